@@ -4557,30 +4557,40 @@ def is_it_luck():
 # <a id="looking-inside"></a>
 # # Part 9. Looking inside
 #
-# Since the first page we have been asking what becomes of *auf*. The model writes *A little girl
-# raises a red ball*, and does not say whether it has noticed that the girl *picks the ball up*. Now
-# it can be asked. We look at its weights, remove parts, read its predictions layer by layer, and in
-# the end operate on single vectors. The patient is one model, of one seed, often with one sentence
-# on the table; another seed may divide the work differently.
-#
-# <a id="attention-maps"></a>
-# ## Where the verb looks
-#
-# We take the sentence with the model's own translation of it, found by beam search. Every attention
-# keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)), so one run of the
-# model is enough to collect them all.
+# Since the first page we have been asking what becomes of *auf*. The model writes *A little girl raises a
+# red ball*, and does not say whether it has noticed that the girl *picks the ball up*. Now it can be
+# asked. The patient is one model, of one seed; another may divide the work differently. Put a sentence of
+# your own into the next line, and the maps and the logit lens below are yours.
 
 
-# %% tags=["hide-input"]
+# %%
 SENTENCE = "Ein kleines Mädchen hebt einen roten Ball auf."
 
 
+# %% [markdown]
+# <a id="attention-maps"></a>
+# ## Where the verb looks
+#
+# Every attention keeps the weights of its last call in `attn` ([Part 1](#multi-head-attention)), so one
+# run of the model on the sentence and its translation collects them all. In a map, rows are queries and
+# columns are keys; a row of cross-attention bears the token about to be written. Look for a diagonal,
+# where positions attend to themselves, for a line beside it, where they attend to a neighbour, and in
+# cross-attention for a staircase, which is a word alignment that nobody has taught.
+
+
+# %% tags=["hide-input"]
 def with_own_translation(translator: Translator, sentence: str) -> Batch:
     """A batch of one sentence and the model's translation."""
     batch = source_batch(translator, [sentence])
     longest = min(batch.src.size(1) + LONGER, translator.max_len)
     written = beam_search(translator.model, batch.src, batch.src_mask, longest)
     return Batch(batch.src, written[:, written[0] != PAD])
+
+
+def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
+    """Tokens of a sentence, without marks, and numbered: a word used twice has two names."""
+    words = [vocabulary.words[token].strip("▁" + JOIN) for token in ids.tolist()]
+    return [f"{number} {word}" for number, word in enumerate(words, 1)]
 
 
 def attentions_of(model: EncoderDecoder) -> dict[str, list[MultiHeadedAttention]]:
@@ -4598,46 +4608,6 @@ def attention_weights(model: EncoderDecoder, batch: Batch) -> dict[str, Tensor]:
         model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
     kinds = attentions_of(model).items()
     return {kind: torch.stack([attn.attn for attn in layers], dim=1) for kind, layers in kinds}
-
-
-# %% tags=["hide-input"]
-@example
-def where_the_verb_looks():
-    translator = translator_at_hand()
-    batch = with_own_translation(translator, SENTENCE)
-    weights = attention_weights(translator.model, batch)["cross-attention"][0]  # (N, H, T, S)
-    writing = translator.vocabularies[1].words[batch.tgt_y[0, 3]]
-    hebt, auf = 3, 7  # places among the German subwords
-    rows = []
-    for layer, heads in enumerate(weights[:, :, 3].tolist(), 1):
-        for head, row in enumerate(heads, 1):
-            rows.append((layer, head, f"{row[hebt]:.0%}", f"{row[auf]:.0%}"))
-    caption = f"Cross-attention while the decoder writes {writing}"
-    return table(rows, ["layer", "head", "weight of hebt", "weight of auf"], caption)
-
-
-# %% [markdown]
-# When the decoder writes *rais*, the first subword of *raises*, six of nine heads give at least 88%
-# of their weight to *hebt*, and none gives more than 7% to *auf*. That leaves two stories. Either
-# the decoder ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder
-# finds both halves of the verb in one place. Above the first layer a position is no longer one
-# word, because it has taken in parts of others, and **a map does not tell whose words are read
-# there**. We need experiments, and the next sections build them.
-#
-# <a id="explorer"></a>
-# ### All maps at once
-#
-# In a map, rows are queries and columns are keys; a row of cross-attention bears the token about to
-# be written. Look for a diagonal, where positions attend to themselves, for a line beside it, where
-# they attend to a neighbour, and in cross-attention for a staircase down to the right, which is a
-# word alignment that nobody has taught.
-
-
-# %% tags=["hide-input"]
-def names_of(vocabulary: Vocabulary | Subwords, ids: Tensor) -> list[str]:
-    """Tokens of a sentence, without marks, and numbered: a word used twice has two names."""
-    words = [vocabulary.words[token].strip("▁" + JOIN) for token in ids.tolist()]
-    return [f"{number} {word}" for number, word in enumerate(words, 1)]
 
 
 def attention_maps(translator: Translator, sentence: str):
@@ -4664,73 +4634,73 @@ def attention_maps(translator: Translator, sentence: str):
     return pd.DataFrame(rows, columns=columns)
 
 
-def attention_explorer(all_maps: Sequence, choose=("sentence", "attention", "layer", "head")):
-    """Heat maps from the tables of sentences, with a menu for each column named in `choose`.
-
-    If heads are not chosen, they stand side by side, and layers below one another.
-    """
+def attention_explorer(maps):
+    """Heat maps from the table of a sentence, with a menu for the attention."""
     import altair as alt
-    import pandas as pd
 
-    frame = pd.concat(all_maps)
-    shown = all_maps[0].iloc[-1]  # the map shown first
-    chart = alt.Chart(frame, description="Heat maps of attention weights; menus choose which.")
-    for name in choose:
-        menu = alt.binding_select(options=list(frame[name].unique()), name=f"{name} ")
-        chart = chart.add_params(alt.param(name=f"chosen_{name}", value=shown[name], bind=menu))
-        chart = chart.transform_filter(f"datum.{name} == chosen_{name}")
+    kinds = list(maps["attention"].unique())
+    menu = alt.binding_select(options=kinds, name="attention ")
+    chart = alt.Chart(maps, description="Heat maps of attention weights; a menu chooses which.")
+    chart = chart.add_params(alt.param(name="chosen", value=kinds[-1], bind=menu))
+    chart = chart.transform_filter("datum.attention == chosen")
     chart = chart.transform_flatten(["weights"], as_=["weight"])  # a row for each cell
     chart = chart.transform_window(count="row_number()", groupby=["layer", "head"])
     chart = chart.transform_calculate(
         query="datum.queries[floor((datum.count - 1) / length(datum.keys))]",
         key="datum.keys[(datum.count - 1) % length(datum.keys)]",
     )
-    word = "slice(datum.label, indexof(datum.label, ' ') + 1)"  # without its number
-    axis = alt.Axis(title=None, ticks=False, labelExpr=word)
-    cells = chart.mark_rect().encode(
-        x=alt.X("key:N", sort=None, axis=axis),
-        y=alt.Y("query:N", sort=None, axis=axis),
+    cells = chart.mark_rect(tooltip=True).encode(
+        x=alt.X("key:N", sort=None, title=None),
+        y=alt.Y("query:N", sort=None, title=None),
         color=alt.Color("weight:Q").scale(scheme="blues", domain=[0, 100]).legend(orient="top"),
-        tooltip=["query:N", "key:N", "weight:Q"],
+        column=alt.Column("head:N", sort=None),
+        row="layer:N",
     )
-    step = alt.Step(36)
-    if "head" not in choose:
-        step = alt.Step(11)
-        cells = cells.encode(column=alt.Column("head:N", sort=None), row=alt.Row("layer:N"))
-    return cells.properties(width=step, height=step)
-
-
-SENTENCES = (
-    SENTENCE,  # a little girl lifts a red ball up
-    "Zwei Frauen lachen, weil ein Kind im Park tanzt.",  # two women laugh, because a child dances
-    "Ein Mann in einem blauen Hemd steht auf einer Leiter.",  # a man in a blue shirt on a ladder
-)
+    return cells.properties(width=alt.Step(11), height=alt.Step(11))
 
 
 @example
 def attention_maps_figure():
-    translator = translator_at_hand()
-    all_maps = [attention_maps(translator, sentence) for sentence in SENTENCES]
-    return attention_explorer(all_maps, choose=("sentence", "attention"))
+    return attention_explorer(attention_maps(translator_at_hand(), SENTENCE))
 
 
 # %% [markdown]
 # <a id="figure-attention-maps"></a>
-# **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and
-# their mean at the right, with weights in hundredths. Most heads of cross-attention show a
-# staircase, and each misses other steps, so the mean shows it whole, but faint. In encoder layer 1,
-# head 1 lets *auf* give 76% of its weight to *hebt*: the particle finds its verb. The verb does not
-# look back as firmly, and gives *auf* at most 28% in any head.
+# **Figure.** All attention maps of a sentence: a row for each layer, a column for each head, and their
+# mean at the right, with weights in hundredths. Most heads of cross-attention show a staircase, and each
+# misses other steps, so the mean shows it whole, but faint. In encoder layer 1, head 1 lets *auf* give
+# 76% of its weight to *hebt*: the particle finds its verb. The verb does not look back as firmly, and
+# gives *auf* at most 28% in any head.
 #
-# A softmax must spend its weight somewhere, and here much of it lies on the full stop or the end, as if
+# A softmax must spend its weight somewhere, and much of it lies on the full stop or the end, as if
 # parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
-# For a sentence of your own, call `attention_explorer([attention_maps(translator_at_hand(), "…")])`.
+#
+# Here is one row of cross-attention from all heads, the fourth, in which the decoder writes the verb:
+
+
+# %% tags=["hide-input"]
+@example
+def where_the_verb_looks():
+    maps = attention_maps(translator_at_hand(), SENTENCE)
+    cross = maps[maps["attention"] == "cross-attention"]
+    keys = cross["keys"].iloc[0]
+    fourth = slice(3 * len(keys), 4 * len(keys))
+    rows = [(each.layer, each.head, *each.weights[fourth]) for each in cross.itertuples()]
+    return table(rows, ["layer", "head", *keys], "Weights of cross-attention, in hundredths")
+
+
+# %% [markdown]
+# Six of nine heads give at least 88% of their weight to *hebt* while the decoder writes *rais*, the first
+# subword of *raises*, and none gives more than 7% to *auf*. That leaves two stories: either the decoder
+# ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder finds both halves of
+# the verb in one place. Above the first layer a position is no longer one word, because it has taken in
+# parts of others, and **a map does not tell whose words are read there**.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
 #
-# Some heads have a simple habit, such as attending to the token before. Over a hundred captions,
-# where among five places that every sentence has does each head put most of its weight?
+# Some heads do the same in every sentence, such as attending to the token before. Of five places that
+# every sentence has, where does each head put most of its weight, over a hundred captions?
 
 
 # %% tags=["hide-input"]
@@ -4764,18 +4734,17 @@ def habits_of_heads():
 
 
 # %% [markdown]
-# In the encoder, where even weights would give each place about 6%, two heads stand out: head 3 of
-# layer 3 gives 56% to the token before, and head 2 of layer 1 a third to the next. In the decoder even
-# weights would give 20% to the position itself, and as much to the start. Head 3 of layer 2 gives more
-# than half to itself, and head 2 of that layer 36% to the start, which holds no word at all.
+# In the encoder, where even weights would give each place about 6%, head 3 of layer 3 gives 56% to the
+# token before, and head 2 of layer 1 a third to the next. In the decoder even weights would give 20% to
+# the position itself, and as much to the start. There head 3 of layer 2 gives more than half to itself,
+# and head 2 of that layer 36% to the start, which holds no word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
 #
-# A habit may be useless. To learn what the model needs a head for, we remove it and see what gets
-# worse. The output of multi-head attention is a sum with one term per head, plus a bias, and a head
-# uses only its own $d_k$ rows of $W^O$ (columns in code, since `nn.Linear` stores the transpose).
-# Put zeros there, and the head is gone.
+# A habit may be useless, so we remove the head and see what gets worse. The output of multi-head
+# attention is a sum with one term per head, plus a bias, and a head uses only its own $d_k$ rows of
+# $W^O$ (columns in code, since `nn.Linear` stores the transpose). Put zeros there, and the head is gone.
 
 
 # %%
@@ -4794,14 +4763,13 @@ def zeroed(weights: Sequence[Tensor]) -> Iterator[None]:
 
 def without_head(attn: MultiHeadedAttention, head: int):
     """Within the block, one head (from 0) contributes nothing."""
-    columns = attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]  # (D, d_k), a view
-    return zeroed([columns])
+    return zeroed([attn.linears[3].weight.data.chunk(attn.h, dim=1)[head]])  # (D, d_k), a view
 
 
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises, on
-# average over five samples of 200 validation sentences, without one head of a layer, without all but one
-# (the one that does best alone), and without all. Brackets: in some of the five samples it falls instead.
+# average over five samples of 200 validation sentences, without one head of a layer, without all but the
+# one that does best alone, and without all. Brackets: in some of the five samples it falls instead.
 #
 # <!-- results: heads -->
 #
@@ -4820,25 +4788,22 @@ def without_head(attn: MultiHeadedAttention, head: int):
 # <!-- end of results: heads -->
 #
 # No single head is worth more than 0.35. The three of the last cross-attention cost 0.57 if we remove
-# them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work;
-# but perplexities need not add up, and the layers above have never been trained without that head.
+# them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work; but
+# perplexities need not add up, and the layers above have never been trained without that head.
 #
-# In the encoder, the head that reads the token before costs most, 0.28, as much as its whole layer, and
-# the one that reads the next token comes second, with 0.14. In the decoder, the two costliest, 0.35 and
-# 0.32, attend to the start, so a head that uses a sink need not be idle. But not every habit is dear:
-# heads 1 and 3 of decoder layer 2, which attend to themselves, cost 0.07 and 0.11. In larger models most
-# heads can be removed, one at a time, at almost no cost ([Michel et al.,
-# 2019](https://arxiv.org/abs/1905.10650)), and those with certain habits are pruned last ([Voita et
-# al., 2019](https://arxiv.org/abs/1905.09418)).
+# In the encoder, the head that reads the token before costs most, as much as its whole layer. In the
+# decoder, the two costliest attend to the start, so a head that uses a sink need not be idle. In larger
+# models most heads can be removed, one at a time, at almost no cost ([Michel et al.,
+# 2019](https://arxiv.org/abs/1905.10650)).
 #
 # <a id="logit-lens"></a>
 # ## Layer by layer: the logit lens
 #
-# In a pre-norm model, layers only add to the residual stream ([Part 2](#residual)), and the final
-# norm and the generator turn its last state into a prediction. Nothing keeps us from handing them
-# an earlier state. This is the **logit lens** ([nostalgebraist,
-# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)): what
-# would the model write if no layers followed?
+# In a pre-norm model, layers only add to the residual stream ([Part 2](#residual)), and the final norm
+# and the generator turn its last state into a prediction. What if we hand them an earlier one? The
+# **logit lens** ([nostalgebraist,
+# 2020](https://www.lesswrong.com/posts/AcKRB8wDpdaN6v6ru/interpreting-gpt-the-logit-lens)) shows what the
+# model would write if no layers followed.
 
 
 # %%
@@ -4860,57 +4825,49 @@ def predictions_by_layer():
     translator = translator_at_hand()
     words = translator.vocabularies[1].words
     batch = with_own_translation(translator, SENTENCE)
-    log_p, ids = logit_lens(translator.model, batch)[:, 0].max(-1)  # (N + 1, T)
-    rows = []
-    for place, (read, written) in enumerate(zip(batch.tgt[0], batch.tgt_y[0], strict=True)):
-        guesses = zip(ids[:, place], log_p[:, place].exp(), strict=True)
-        cells = [f"{words[token]} ({p:.2f})" for token, p in guesses]
-        rows.append((words[read], *cells, words[written]))
-    layers = [f"layer {n}" for n in range(1, len(ids))]
-    columns = ["has read", "embedding", *layers, "writes"]
-    return table(rows, columns, "Likeliest next token after each layer, and its probability")
+    likeliest = logit_lens(translator.model, batch)[:, 0].argmax(-1)  # (N + 1, T)
+    layers = [f"layer {n}" for n in range(1, len(likeliest))]
+    ids = torch.cat([batch.tgt, likeliest]).T.tolist()
+    rows = [[words[token] for token in row] for row in ids]
+    return table(rows, ["has read", "embedding", *layers], "Likeliest next token after each layer")
 
 
 # %% [markdown]
-# Before the first layer, the model "predicts" the word that it has just read, as one may expect
-# where embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses
-# the next one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*.
-# Does it always go like that? We count over a hundred captions and their reference translations.
+# Before the first layer, the model "predicts" the word that it has just read, as one may expect where
+# embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses the next
+# one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Is it always
+# like that? We count over a hundred captions and their reference translations.
 
 
 # %% tags=["hide-input"]
 @example
 def predictions_of_a_hundred():
     translator = translator_at_hand()
-    counts = 0
-    tokens = 0
+    found = []
     for batch in batches_to_score(translator, hundred_captions(translator)):
         real = batch.tgt_y != PAD  # (B, T)
         likeliest = logit_lens(translator.model, batch).argmax(-1)[:, real]  # (N + 1, tokens)
         compared = (batch.tgt[real], likeliest[-1], batch.tgt_y[real])
-        counts = counts + torch.stack([(likeliest == each).sum(1) for each in compared], dim=1)
-        tokens += likeliest.size(1)
-    states = ["embedding", *(f"layer {n}" for n in range(1, len(counts)))]
-    shares = (counts / tokens).tolist()
-    rows = [(state, *map("{:.0%}".format, row)) for state, row in zip(states, shares, strict=True)]
-    columns = ["likeliest token after", "is the one just read", "is the last layer's", "is right"]
-    return table(rows, columns, f"{tokens:,} tokens")
+        found.append(torch.stack([likeliest == each for each in compared], dim=1))
+    shares = torch.cat(found, dim=2).float().mean(2).tolist()  # (N + 1, 3)
+    rows = [(layer, *map("{:.0%}".format, row)) for layer, row in enumerate(shares)]
+    columns = ["layers", "likeliest is the token just read", "is the last layer's", "is right"]
+    return table(rows, columns)
 
 
 # %% [markdown]
-# Mostly. After layer 1 the stream still says the old word at 83% of the places, and after layer 2 it
-# agrees with the last layer at 77%. Layer 3 changes the rest, and is right only five points more often.
-# The lens shows less than there is, though: an earlier state was not trained to be read, and may hold
-# much that the generator cannot see.
+# Mostly. After one layer the stream still says the old word at 83% of the places, and after two it agrees
+# with the last at 77%. The third changes the rest, and is right only five points more often. But an
+# earlier state was not trained to be read, and may hold much that the generator cannot see.
 #
 # <a id="feed-forward-holds"></a>
 # ## What feed-forward networks hold
 #
-# They hold two thirds of an encoder layer's parameters and almost half of a decoder layer's. Part 4
+# Two thirds of an encoder layer's parameters, to begin with, and almost half of a decoder layer's. Part 4
 # called them memories, in which a pattern is recognized and something is added ([its table](#break-it)).
-# What does the translator remember? We switch the networks off, by zeros in their second matrix, and have
-# *Ein Xylophonist spielt* translated. Two columns give the rise of the loss on a hundred captions, for
-# tokens that begin a word and for pieces inside one.
+# What does the translator remember there? We switch networks off, by zeros in their second matrix, have
+# *Ein Xylophonist spielt* translated, and compare the loss on a hundred captions of tokens that begin a
+# word and of pieces inside one.
 
 
 # %% tags=["hide-input"]
@@ -4934,18 +4891,14 @@ def without_their_memories():
     translator = translator_at_hand()
     batches = list(batches_to_score(translator, hundred_captions(translator)))
     encoder, decoder = translator.model.encoder.layers, translator.model.decoder.layers
-    groups = {"none": [], "all of the encoder": encoder}
+    groups = {"none": [], "all of the encoder": encoder, "all of the decoder": decoder}
     groups |= {f"decoder, layer {n}": [layer] for n, layer in enumerate(decoder, 1)}
-    groups["all of the decoder"] = decoder
     rows = []
     for name, layers in groups.items():
         with zeroed([layer.feed_forward.narrow.weight.data for layer in layers]):
             losses = losses_of_pieces(translator, batches)
             [written] = translate(translator, ["Ein Xylophonist spielt."])
-        if not rows:
-            whole = losses
-        rise = (losses - whole).tolist()
-        rows.append((name, *(f"{each:+.2f}" for each in rise), written[:60]))
+        rows.append((name, *losses.tolist(), written[:60]))
     columns = ["switched off", "loss at word beginnings", "loss inside words", "writes"]
     return table(rows, columns, "Ein Xylophonist spielt.")
 
@@ -4954,98 +4907,83 @@ def without_their_memories():
 # The encoder's networks are hardly missed, even all three together. One of the decoder's is: without that
 # of layer 1 the loss inside words rises by 1.33, twelve times as much as at their beginnings, and the
 # xylophone dissolves into *xxxylylist*. **Without the first feed-forward network of the decoder this
-# model spells much worse.** Whether it also keeps the spellings there, zeros cannot say, since all that
+# model spells much worse.** Whether it keeps the spellings there, zeros cannot say, since all that
 # follows then reads a stream that it has never seen in training.
 #
 # <a id="one-word"></a>
 # ## What does one word carry?
 #
-# Back to *auf*, and to operations on single vectors. The first one has an outcome that you can
-# predict. We encode our caption, A, and another in which the ball is blue, B. Then we replace
-# vectors of A's memory by B's at the same places: that of *hebt*, that of the colour, or all the
-# others. What does the decoder make of it? Each row gives the probability of B's translation, token by
-# token, and then what the model writes itself.
+# Now we operate on single vectors, and begin where you can predict the outcome. Take our sentence, A, and
+# another in which the ball is blue, B. In A's memory we replace one vector by B's at the same place, first
+# that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the ball blue? A row of the
+# table gives the probability of B's translation, token by token, and what the model writes greedily.
 
 
 # %%
-def swapped(first: Tensor, second: Tensor, places: Sequence[int]) -> Tensor:
-    """States (1, S, D) of one sentence, with those of another at some places."""
-    mixed = first.clone()
-    mixed[:, places] = second[:, places]
-    return mixed
-
-
-def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
-    """log p of each token of a target (1, T) after its start, given a memory (1, S, D)."""
-    tgt = written[:, :-1]
-    with evaluating(model):
-        states = model.decode(memory, None, tgt, subsequent_mask(tgt.size(1), tgt.device))
-        log_probs = model.generator(states)  # (1, T - 1, V)
-    return log_probs.gather(2, written[:, 1:].unsqueeze(2))[0, :, 0]
+def with_one_vector(first: Tensor, second: Tensor) -> Tensor:
+    """Memories (S, S, D): number n is `first` (1, S, D), but at place n it is `second`."""
+    here = torch.eye(first.size(1), dtype=torch.bool, device=first.device).unsqueeze(2)  # (S, S, 1)
+    return torch.where(here, second, first)
 
 
 # %% tags=["hide-input"]
-def memories_of_pair(translator: Translator, verb: str, frame: str, words: Sequence[str]):
-    """B's translation (1, T), and memories (1, S, D): of A, three mixed ones, and of B.
+def log_probabilities(model: EncoderDecoder, memory: Tensor, written: Tensor) -> Tensor:
+    """log p of each token of a target (1, T) after its start: memories (B, S, D) -> (B, T - 1)."""
+    tgt = written[:, :-1].expand(len(memory), -1)
+    with evaluating(model):
+        states = model.decode(memory, None, tgt, subsequent_mask(tgt.size(1), tgt.device))
+        log_probs = model.generator(states)  # (B, T - 1, V)
+    return log_probs.gather(2, written[:, 1:].expand_as(tgt).unsqueeze(2)).squeeze(2)
 
-    ValueError if both are translated alike, or differ in length, or lack the verb.
+
+def memories_of_pair(translator: Translator, first: str, second: str):
+    """The second's translation (1, T), memories (S + 2, S, D) and the second's tokens.
+
+    Memories: the first's, for each place the first's with one vector of the second, the second's.
+    ValueError if one sentence has more tokens than the other.
     """
-    batches = [with_own_translation(translator, frame.format(each)) for each in words]
-    targets = [torch.cat([batch.tgt, batch.tgt_y[:, -1:]], dim=1) for batch in batches]
+    a, b = (with_own_translation(translator, sentence) for sentence in (first, second))
+    if a.src.size(1) != b.src.size(1):
+        sizes = f"{a.src.size(1)} and {b.src.size(1)} tokens"
+        raise ValueError(f"{first!r} and {second!r} have {sizes}: choose words with as many")
     with evaluating(translator.model):
-        a, b = (translator.model.encode(batch.src, batch.src_mask) for batch in batches)
-    [verb_ids] = translator.vocabularies[0].encode([verb], translator.languages[0])
-    ids = [batch.src[0].tolist() for batch in batches]
-    size = len(verb_ids)
-    begins = [n for n in range(len(ids[0])) if ids[0][n : n + size] == verb_ids]
-    at_verb = [begin + n for begin in begins for n in range(size)]
-    if torch.equal(*targets) or len(ids[0]) != len(ids[1]) or not at_verb:
-        raise ValueError(f"{verb!r}: {frame!r} with {' and '.join(words)} cannot be compared")
-    at_word = [n for n, (one, two) in enumerate(zip(*ids, strict=True)) if one != two]
-    the_rest = [n for n in range(len(ids[0])) if n not in at_verb + at_word]
-    return targets[1], [a, *(swapped(a, b, where) for where in (at_verb, at_word, the_rest)), b]
+        of_a, of_b = (translator.model.encode(each.src, each.src_mask) for each in (a, b))
+    target = torch.cat([b.tgt, b.tgt_y[:, -1:]], dim=1)
+    names = names_of(translator.vocabularies[0], b.src[0])
+    return target, torch.cat([of_a, with_one_vector(of_a, of_b), of_b]), names
 
 
-def table_of_swap(verb: str, frame: str, words: Sequence[str]):
-    """How probable B's translation is by five memories, and what they make the model write.
-
-    words[0] makes frame sentence A, words[1] makes it B.
-    """
+def table_of_swap(first: str, second: str):
+    """How likely the second's translation is, token by token, and what is written greedily."""
     translator = translator_at_hand()
     model, of_target = translator.model, translator.vocabularies[1]
-    try:
-        target, memories = memories_of_pair(translator, verb, frame, words)
-    except ValueError as error:  # a weaker model may translate both alike
-        return str(error)
-    names = ("A", f"A, {verb} of B", f"A, {words[1]} of B", "A, the rest of B", "B")
+    target, memories, names = memories_of_pair(translator, first, second)
+    p = log_probabilities(model, memories, target).exp().tolist()
     rows = []
-    for name, memory in zip(names, memories, strict=True):
-        p = log_probabilities(model, memory, target).exp().tolist()
+    for name, row, memory in zip(("none", *names, "all"), p, memories.split(1), strict=True):
         with evaluating(model):
             log_probs_after = log_probs_given(model, memory, None)
-            written = search_one(log_probs_after, memory.size(1) + 5, beam=4, alpha=0.6)
-        rows.append((name, *p, of_target.decode(written)))
+            written = search_one(log_probs_after, memory.size(1) + 5, beam=1, alpha=0)
+        rows.append((name, *row, of_target.decode(written)))
     tokens = names_of(of_target, target[0, 1:])
-    caption = f"A: {frame.format(words[0])} B: {frame.format(words[1])}"
-    return table(rows, ["memory of", *tokens, "the beam writes"], caption)
+    return table(rows, ["B's vector at", *tokens, "it writes"], f"A: {first} B: {second}")
 
 
 # %%
 @example
 def red_becomes_blue():
     frame = "Ein kleines Mädchen hebt einen {} Ball auf."
-    return table_of_swap("hebt", frame, ("roten", "blauen"))
+    return table_of_swap(frame.format("roten"), frame.format("blauen"))
 
 
 # %% [markdown]
-# A blue ball: with one vector of ten, the probability of *blue* rises from 0.00 to 0.97, and the
-# others do not help it. Such an operation is called **activation patching**; an early example is
-# [Vig et al. (2020)](https://arxiv.org/abs/2004.12265). It can answer where a map cannot: had the
-# decoder read the colour elsewhere, this vector would have changed nothing.
+# A blue ball, by one vector of ten: that of *blauen* raises the probability of *blue* from 0.00 to 0.97,
+# and the other nine do not help it. This is called **activation patching** ([Vig et al.,
+# 2020](https://arxiv.org/abs/2004.12265)), and it can answer where a map cannot: had the decoder read the
+# colour elsewhere, this vector would have changed nothing.
 #
-# Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so
-# the particle decides two English words, the verb and *at*. We state the rule first, and test
-# it on A with *zu* and B with *an*:
+# Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so the
+# particle decides two English words, the verb and *at*. First the rule, then the test:
 #
 # > The English particle reads the German particle. The English verb reads the German verb, to which
 # > the encoder has carried the particle.
@@ -5054,59 +4992,63 @@ def red_becomes_blue():
 # %%
 @example
 def sieht_zu_or_sieht_an():
-    return table_of_swap("sieht", "Ein Mann sieht zwei Frauen {}.", ("zu", "an"))
+    frame = "Ein Mann sieht zwei Frauen {}."
+    return table_of_swap(frame.format("zu"), frame.format("an"))
 
 
 # %% [markdown]
-# From A's memory the model writes *watches*. After *A man is* it would go on with *looking* with
-# probability 0.28. B's vector at *sieht* raises *is* and *looking*, the latter to 0.81, as much as B's
-# whole memory does, though the vector of the particle still says *zu*; the word *at* hardly notices.
-# With B's particle instead it is the other way round: *at* rises from 0.29 to 0.80, and *looking* stays
-# where it was, so the model still writes *watches*. The remaining vectors change nothing.
+# From A's memory the model writes *watches*; after *A man is* it would go on with *looking* with
+# probability 0.28, and B's memory makes that 0.81. B's vector at *sieht* alone does the same, although
+# both sentences have the same word there, and although the particle still says *zu*. The word *at* hardly
+# notices. It rises from 0.29 to 0.80 with B's particle, which leaves *looking* where it was.
 #
-# Does the rule hold in other sentences? Here are four more pairs, with those tokens of B's
-# translation that B's memory makes likelier by at least 0.1.
+# Does the rule hold in other sentences? We make two dozen pairs of two subjects, four verbs and six
+# objects. For each token that B's memory makes likelier by at least 0.1, which of B's vectors does most
+# for it alone?
 
 
 # %% tags=["hide-input"]
-PAIRS = (
-    ("sieht", "Ein Mann sieht Menschen {}.", ("zu", "an")),  # watches people, looks at people
-    ("schaut", "Ein Mann schaut zwei Frauen {}.", ("zu", "an")),  # the same of two women
-    ("sieht", "Ein Mann sieht einen Ball {}.", ("an", "durch")),  # looks at a ball, through a ball
-    ("geht", "Ein Mann geht die Treppe {}.", ("hinauf", "hinunter")),  # up, down the stairs
+PAIRS_OF_PARTICLES = (
+    (("sieht", "schaut"), ("Menschen", "zwei Frauen"), ("zu", "an")),  # watches, looks at
+    (("sieht", "schaut"), ("ein Bild", "einen Ball"), ("an", "durch")),  # looks at, through
+    (("geht", "klettert"), ("die Treppe", "einen Berg"), ("hinauf", "hinunter")),  # up, down
 )
 
 
 @example
-def four_more_pairs():
+def which_vector_does_most():
     translator = translator_at_hand()
-    rows = []
-    for verb, frame, particles in PAIRS:
-        with contextlib.suppress(ValueError):  # a weaker model may translate both alike
-            target, memories = memories_of_pair(translator, verb, frame, particles)
-            given = [log_probabilities(translator.model, each, target) for each in memories]
-            words = [translator.vocabularies[1].words[token] for token in target[0, 1:].tolist()]
-            for word, *p in zip(words, *(each.exp().tolist() for each in given), strict=True):
-                if p[-1] - p[0] >= 0.1:
-                    rows.append((frame.format(" / ".join(particles)), word, *p))
-    names = ("A", "A, verb of B", "A, particle of B", "A, the rest of B", "B")
-    return table(rows, ["A / B", "next token", *(f"memory of {name}" for name in names)])
+    found = {}
+    for verbs, objects, particles in PAIRS_OF_PARTICLES:
+        for who, verb, what in itertools.product(("Ein Mann", "Eine Frau"), verbs, objects):
+            pair = [f"{who} {verb} {what} {particle}." for particle in particles]
+            target, memories, names = memories_of_pair(translator, *pair)
+            p = log_probabilities(translator.model, memories, target).exp()  # (S + 2, T - 1)
+            tokens = names_of(translator.vocabularies[1], target[0, 1:])
+            for token, (before, *mixed, after) in zip(tokens, p.T.tolist(), strict=True):
+                if after - before >= 0.1:
+                    best = max(mixed)
+                    key = (token, names[mixed.index(best)])
+                    key = (" / ".join(particles), *(name.split()[-1] for name in key))
+                    found.setdefault(key, []).append((before, best, after))
+    rows = [(*key, len(each), *torch.tensor(each).mean(0).tolist()) for key, each in found.items()]
+    columns = ["A / B", "next token", "B's vector that does most", "pairs", "A", "with it", "B"]
+    return table(rows, columns, "How often, and the token's mean probability from three memories")
 
 
 # %% [markdown]
-# In each row only one of the three swaps does what B's whole memory does, and it is the one that the
-# rule names. The English particle follows the German particle in all four pairs. The English verb
-# changes in two of them only, and follows the German verb; but that is a single contrast, *zu* or *an*,
-# with two verbs that mean the same. Nor are the pairs a random sample, because the model must translate
-# both particles, and it often leaves one out: *Ein Mann klettert den Berg hinunter* becomes *A man
-# climbs the mountain*, and nobody climbs down. For pairs of your own call `table_of_swap`.
+# Each token that the rule speaks of follows the vector that it names: *at*, *through* and *down* the
+# German particle, 21 times, and *looking* the German verb, eight times. But the English verb changes in a
+# single contrast, *zu* or *an*, with two verbs that mean the same. And *down* should have come eight
+# times: *Eine Frau klettert die Treppe hinunter* becomes *A woman climbs the stairs*, and nobody climbs
+# down.
 #
 # <a id="auf"></a>
 # ## What happens to *auf*?
 #
-# If the rule held for *hebt*, the encoder would carry *auf* to it, and *picks* would be read there.
-# The experiment is short. Exchange *auf* for other particles, or leave it out, and see how likely the
-# roads of [Part 7](#beam-search) to *raise* and to *pick* become:
+# If the rule holds for *hebt*, the encoder carries *auf* to it, and *picks* is read there. We exchange
+# *auf* for other particles, or leave it out, and see how likely the roads of [Part 7](#roads) to
+# *raise* and to *pick* become:
 
 
 # %%
@@ -5120,32 +5062,30 @@ def other_ends_of_the_sentence():
 
 
 # %% [markdown]
-# Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to
-# 0.23, and the model writes *A little girl raises a red ball* all the same, as it does for *hoch*
-# and *an*, which make other verbs. Above all, the three roads to *pick*, which would be right for
-# *auf*, are together no likelier with it than without. **Whatever *auf* changes at the verb, it does not
-# make it *pick*.** For this sentence the first of our two stories is nearly true: the decoder hardly
-# notices *auf*.
+# Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to 0.23,
+# and the model writes *A little girl raises a red ball* all the same, as it does for *hoch* and *an*.
+# Above all, the three roads to *pick*, which would be right for *auf*, are together no likelier with it
+# than without. **Whatever *auf* changes at the verb, it does not make it *pick*.** For this sentence the
+# first of our two stories is nearly true: the decoder hardly notices *auf*.
 #
-# Only *heraus* (out of something) shows in the translation. Does it reach the verb? We swap again, with
-# *auf* in A and *heraus* in B:
+# Only *heraus* (out of something) shows in the translation. Does it reach the verb?
 
 
 # %%
 @example
 def auf_or_heraus():
     frame = "Ein kleines Mädchen hebt einen roten Ball {}."
-    return table_of_swap("hebt", frame, ("auf", "heraus"))
+    return table_of_swap(frame.format("auf"), frame.format("heraus"))
 
 
 # %% [markdown]
-# We cannot tell, because there is so little to carry: B's whole memory raises *pick* from 0.10 only to
-# 0.13. Its vector at *hebt* brings most of that, 0.12, but nothing follows from 0.03 in one sentence.
-# The other half of our rule does hold for *hebt*: *out* comes with the vector of *heraus*.
+# We cannot tell, because there is so little to carry. B's whole memory raises *pick* from 0.10 only to
+# 0.13, which a beam uses, whereas the greedy model still writes *raises*, and nothing follows from 0.03
+# in one sentence. The other half of our rule does hold for *hebt*: *out* comes with *heraus*.
 #
-# Why does the particle matter so much to *sieht* and so little to *hebt*? Let us ask what there was to
-# learn from. We look for particles at the end of a clause, and sort the captions by the first of six
-# English verbs in the translation.
+# Why does the particle matter so much to *sieht* and so little to *hebt*? We look for particles at the
+# end of a clause in the training data, and sort the captions by the first of six English verbs in the
+# translation.
 
 
 # %% tags=["hide-input"]
@@ -5156,7 +5096,6 @@ def examples_in_training():
     rows = []
     for name, german in (
         ("hebt … auf", r"hebt\b.*\bauf"),
-        ("hebt … hoch", r"hebt\b.*\bhoch"),
         ("hebt, in all", "hebt.*"),
         ("sieht or schaut … zu", r"(sieht|schaut)\b.*\bzu"),
         ("sieht or schaut … an", r"(sieht|schaut)\b.*\ban"),
@@ -5170,33 +5109,38 @@ def examples_in_training():
 
 
 # %% [markdown]
-# All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that
-# mislead the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17
-# and *pick* with 14, the twelve included. Whoever knows only the verb does best to write *raise*,
-# and that is what the model does. With *sieht* and *schaut* it has seen *zu* 137 times and *an* 133
-# times. Our guess is that twelve examples are too few for a particle to count at the verb. To be sure,
-# one would have to add captions in which something is picked up, and train again.
-#
-# This Part in short: a map shows where the decoder reads, and a patch what it finds there. No head alone
-# costs more than 0.35 of perplexity. Without the first feed-forward network of the decoder the model
-# spells much worse. An English particle, in the sentences that we tried, reads the German one; an English
-# verb, in the one contrast that we could test, reads the German verb; and *auf*, of which there were
-# twelve examples, does not turn *hebt* into *pick*; whether the encoder carries it there at all, we
-# cannot tell.
+# All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that mislead
+# the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17 and *pick*
+# with 14. Whoever knows only the verb does best to write *raise*, and that is what the model does. With
+# *sieht* and *schaut* it has seen *zu* 137 times and *an* 133 times. Our guess is that twelve examples
+# are too few. To be sure, one would have to add captions in which something is picked up, and train
+# again.
 #
 # <a id="try-inside"></a>
-# ## Try it
+# ## Try it with sentences of your own
 #
-# Two heads do the same work, and each could do it alone. You switch off one, then only the other.
-# What do you see?
+# Whose is *her*? *Eine Frau hält ihren Hund* says twice that the owner is a woman, by *Frau* and by
+# *ihren*. Bet on one of them before you look; then put in two sentences of your own, which may differ in
+# any words, as long as they have equally many tokens. For more particles, add a line to
+# `PAIRS_OF_PARTICLES`; for other maps, change `SENTENCE`.
+
+
+# %%
+@example
+def a_pair_of_your_own():
+    return table_of_swap("Ein Mann hält seinen Hund.", "Eine Frau hält ihren Hund.")
+
+
+# %% [markdown]
+# Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
+# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. One German word for
+# each English one, as our rule has it, is not always enough.
 #
-# <details><summary>Answer</summary>
+# *Sheet 4 in `docs/course` looks for two heads that do the same work, and has a bug hunt.*
 #
-# Next to nothing for either, because the other stands in. Only switching off both would show it.
-#
-# </details>
-#
-# *Sheet 4 in `docs/course` finds such a pair in the published model, and has a bug hunt.*
+# **You can now** see where a model looks, take a head out, read a prediction before it is finished, and
+# ask a single vector what it carries. As for *auf*, it finds its verb, and the model raises the ball all
+# the same.
 
 # %% [markdown]
 # <a id="today"></a>
@@ -5210,10 +5154,10 @@ def examples_in_training():
 # ## A language model
 #
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
-# how people write. A **language model** does just that. It predicts each token from those before it, and
-# as there is no source, it needs no cross-attention. What remains of a decoder layer is exactly our
-# `EncoderLayer`, so we get a GPT out of the code as it stands: an encoder stack, a causal mask, and a
-# generator on top. Such a model is called **decoder-only**.
+# how people write. A **language model** does just that: it predicts each token from those before it. As
+# there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
+# `EncoderLayer`. An encoder stack, a causal mask and a generator on top are therefore all that a GPT
+# needs; such a model is called **decoder-only**.
 
 
 # %%
@@ -5240,33 +5184,7 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 
 
 # %% [markdown]
-# It really is a decoder: set the cross-attention of an encoder–decoder to zero (ours, which norms before
-# its sub-layers), and a language model with the same weights gives the same output.
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_language_model_is_a_decoder_without_cross_attention():
-    whole = draw_weights(tiny_model())
-    for layer in whole.decoder.layers:
-        for weight in layer.src_attn.parameters():
-            nn.init.zeros_(weight)
-    weights = {
-        name.replace("sublayer.2", "sublayer.1"): weight  # without the second of three sub-layers
-        for name, weight in whole.state_dict().items()
-        if "sublayer.1" not in name
-    }
-    alone = make_language_model(13, N=2, d_model=16, d_ff=32, h=4).eval()
-    alone.load_state_dict(weights, strict=False)  # those that it has
-    src = torch.randint(11, (2, 5))
-    tgt = torch.randint(13, (2, 7))
-    causal = subsequent_mask(7)
-    assert_close(alone(None, tgt, None, causal), whole(src, tgt, None, causal))
-
-
-# %% [markdown]
-# It reads the English captions alone, in the loop of the [demonstration](#demonstration). **Cost: a
-# minute.**
+# It reads English captions, in the loop of the [demonstration](#demonstration). **Cost: a minute.**
 
 
 # %%
@@ -5303,8 +5221,6 @@ def train_a_language_model():
 # - **Top-p**, or *nucleus sampling* ([Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)),
 #   draws from the smallest set of most likely tokens that together have at least the probability
 #   $p$: few where the model is sure, many where it is not.
-#
-# The last two cut off the tail.
 
 
 # %%
@@ -5343,22 +5259,21 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe; at 2 the tail takes over, and they fall apart.
+# At 0.3 the captions play safe; at 2 the tail takes over. Top-k and top-p cut it off.
 #
 # <a id="speculative"></a>
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. In a large language model most of a
-# pass is waiting: to write one token it reads all its weights from memory, and to judge ten tokens it
-# reads them once as well. *Speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap model propose several tokens, and the
-# large one judges all of them in a single pass.
+# would have known it, whereas our model spends a whole pass on it. In a large model most of a pass is
+# waiting, because all its weights are read from memory to write one token; to judge ten tokens they are
+# read once as well. *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192))
+# therefore lets a cheap draft propose several tokens, which the large model judges in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
-# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest of the proposal is
-# thrown away, and the token in its place is drawn from those to which the draft gave too little, with
-# probabilities $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
+# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
+# token in its place is drawn from those to which the draft gave too little, with probabilities
+# $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
 
 
 # %%
@@ -5387,32 +5302,23 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 # %% [markdown]
 # What comes out is distributed as if the large model had drawn every token itself, however bad the draft
-# is. Let us test it with three letters, a model and a draft with random habits, and 3,000 texts of two
-# letters:
+# is. Let us test it with random habits, of a model and a draft with three letters, and 3,000 texts of two:
 
 
 # %% tags=["hide-input"]
-def habits(letters: int) -> Callable:
-    """A model whose next letter depends on the last one, at random."""
-    table_of = torch.randn(letters, letters).softmax(dim=-1)
-    return lambda text: table_of[torch.tensor(text)]  # (T, V)
-
-
 @example
 def two_letters_by_speculation():
-    large, small = habits(3), habits(3)
+    large, draft = torch.randn(2, 3, 3).softmax(dim=-1)  # what follows each letter
     counts = collections.Counter()
     for _ in range(3000):
         text = [0]
         while len(text) < 3:
-            text += speculate(large, lambda text: small(text)[-1], text, ahead=2)
-        counts["abc"[text[1]] + "abc"[text[2]]] += 1
+            text += speculate(lambda text: large[text], lambda text: draft[text[-1]], text, ahead=2)
+        counts[text[1], text[2]] += 1
     rows = []
-    for first, second in itertools.product(range(3), repeat=2):
-        exact = large([0])[0, first] * large([first])[0, second]
-        drafted = small([0])[0, first] * small([first])[0, second]
-        name = "abc"[first] + "abc"[second]
-        rows.append((name, drafted.item(), exact.item(), counts[name] / 3000))
+    for a, b in itertools.product(range(3), repeat=2):
+        drafted, exact = ((model[0, a] * model[a, b]).item() for model in (draft, large))
+        rows.append(("abc"[a] + "abc"[b], drafted, exact, counts[a, b] / 3000))
     return table(rows, ["text", "the draft's", "the model's", "share of 3,000"])
 
 
@@ -5433,21 +5339,13 @@ def two_letters_by_speculation():
 
 
 # %% tags=["hide-input"]
-def follow(captions: Iterable[Sequence[int]], vocab: int) -> Tensor:
-    """How often each token comes after each, as probabilities (V, V)."""
-    counts = torch.full((vocab, vocab), 1e-4)  # nothing is impossible
-    for ids in captions:
-        at_once = torch.tensor(ids)
-        counts.index_put_((at_once[:-1], at_once[1:]), torch.ones(len(ids) - 1), accumulate=True)
-    return counts / counts.sum(dim=1, keepdim=True)
-
-
 @example
 def tokens_of_a_pass():
     model = trained("train_a_language_model")
-    corpus = corpus_at_hand()
-    ids = encode_pairs(corpus.pairs("train"), words_at_hand(), corpus.languages)
-    after = follow((target for _, target in ids), len(words_at_hand()[1]))
+    read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
+    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
+    after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
+    after /= after.sum(dim=1, keepdim=True)
     device = model.generator.proj.weight.device
 
     def probs(text: list[int]) -> Tensor:
@@ -5458,6 +5356,7 @@ def tokens_of_a_pass():
     rows = []
     for ahead in (0, 1, 2, 4, 8):
         passes = tokens = 0
+        begin = time.perf_counter()
         with evaluating(model):
             for _ in range(50):
                 text = [START]
@@ -5465,15 +5364,21 @@ def tokens_of_a_pass():
                     text += speculate(probs, lambda text: after[text[-1]], text, ahead)
                     passes += 1
                 tokens += text.index(END) if END in text else len(text) - 1
-        rows.append((ahead, passes, tokens / passes))
-    return table(rows, ["proposed", "passes for 50 captions", "tokens of a pass"])
+        seconds = time.perf_counter() - begin
+        rows.append((ahead, passes, tokens / passes, 1000 * seconds / tokens))
+    columns = ["proposed", "passes for 50 captions", "tokens of a pass", "milliseconds a token"]
+    return table(rows, columns)
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. A longer proposal needs no further
-# pass (the table counts passes, not seconds), but counts of pairs have a poor memory: they know one word,
-# and a proposal survives only as long as one word is enough. A better draft is a small Transformer with
-# the same vocabulary, which reads the whole text.
+# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but less
+# time, since a CPU has to compute what a GPU would do while it waits; and a draft that knows one word
+# survives only as long as one word is enough. A better draft is a small Transformer, or the large model
+# itself: with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it
+# learns to guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85
+# to 90 % of such guesses. Smaller weights are read faster, too: *quantized* to some four bits each, those
+# of its experts let [gpt-oss](https://arxiv.org/abs/2508.10925), with 120 billion parameters, run on one
+# GPU of 80 GB.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5483,50 +5388,55 @@ def tokens_of_a_pass():
 # (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
 #
 # **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
-# was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine
-# of twelve.
+# was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
+# twelve.
 #
-# **Scale.** The loss falls along a power law in parameters, text and compute, so the gain of a larger
-# model can be predicted, and [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) advised spending
-# most of the compute on size: [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and
-# read 300 billion tokens. But their shorter runs were measured before the learning rate had fallen, and
-# so looked worse than they were. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) let the rate
-# fall to the end of every run and found that text should grow as fast as size, to some twenty tokens for
-# each parameter; their *Chinchilla* was better than *Gopher*, which is four times as large and cost as
-# much compute. Today's models are trained on far more, because a small model is cheaper to serve.
+# **Scale.** The loss falls along a power law in parameters, text and compute, from which [Kaplan et al.
+# (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger budget should go into size:
+# [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens.
+# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
+# every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
+# *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute. Today's
+# models read far more than that, because a small model is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
 #
-# > **Where do encoders and cross-attention live today?** Encoders turn texts into vectors for
-# > search and classification ([BERT](https://arxiv.org/abs/1810.04805)). With a decoder that
-# > cross-attends to them, they transcribe speech ([Whisper](https://arxiv.org/abs/2212.04356)).
+# > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
+# > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
+# > ([Whisper](https://arxiv.org/abs/2212.04356)). They also read images, cut into patches that are
+# > treated as words are ([ViT](https://arxiv.org/abs/2010.11929)); a linear map then hands the states to
+# > a language model, as if they were tokens of its text ([LLaVA](https://arxiv.org/abs/2304.08485)).
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
 #
 # Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
 # Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
-# has simply never been told that an answer is what we want, and that takes two more rounds of training.
+# has simply never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, and
-# the loss is taken on the answer alone. (A [translator without an encoder](#one-sequence) is trained in
-# just this way.) Then come *preferences*. It is hard to write the best answer, and easy to say which of
-# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
-# rankings and let the language model learn, by reinforcement, to please it. [Rafailov et al.
-# (2023)](https://arxiv.org/abs/2305.18290) train on the rankings directly. Suppose that people prefer one
-# of two answers with the probability $\sigma(d)$, where $d$ is the difference of their rewards and
-# $\sigma$ the logistic function (the model of Bradley and Terry). A model $\pi$ that gets the most reward
-# while it stays near $\pi_0$, from which it began, gives away what rewards it was after: up to a
-# constant, they are $\beta \log(\pi / \pi_0)$. We put that into $\sigma$, and no reward model is left.
-# With *direct preference optimization* (DPO), as this is called, the preferred text $y_w$ gains more
-# probability than the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, on
+# which alone the loss is taken (as in a [translator without an encoder](#one-sequence)). Then come
+# *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
+# [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
+# let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. Beside what it was before,
+# $\pi_0$, the model $\pi$ has to make the preferred text $y_w$ more likely than the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The smaller $\beta$ is, the further the model may move away from what it was. We prefer dogs. From 1,500
-# of its own captions the model gets pairs, one with a dog and one without, and nobody tells it why the
-# first is better. Captions with a dog are rare, so each serves in many pairs.
+# <details><summary>Where is the reward?</summary>
+#
+# Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
+# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). A model
+# $\pi$ that gets the most reward, less $\beta$ times its KL divergence from $\pi_0$, gives away what
+# rewards it was after: up to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is
+# the loss.
+#
+# </details>
+#
+# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
+# nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %% tags=["hide-input"]
@@ -5553,12 +5463,6 @@ def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Calla
     return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
 
 
-def draw(log_probs: Tensor) -> Tensor:
-    """One token from each distribution: (B, V) -> (B,)."""
-    return log_probs.exp().multinomial(1).squeeze(1)
-
-
-# %%
 def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
     """The log-probability of each caption (n,)."""
     ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
@@ -5568,6 +5472,7 @@ def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]
     return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
 
 
+# %%
 def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
     """By how much each caption has become more likely, as a log-ratio (n,)."""
     with torch.no_grad():
@@ -5590,21 +5495,17 @@ def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageMo
     return model
 
 
-# %% [markdown]
-# **Cost: half a minute.**
-
-
 # %% tags=["hide-input"]
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
-    corpus = corpus_at_hand()
-    vocabularies = words_at_hand()
-    dogs = {*vocabularies[1].encode(["dog dogs"], "en")[0]}
+    words = words_at_hand()[1]
+    dogs = {*words.encode(["dog dogs"], "en")[0]}
 
     def captions(model: LanguageModel, number: int) -> list[list[int]]:
         torch.manual_seed(2)  # the same luck for both models
-        return [[START, *ids] for ids in generate(model, number * [[START]], 24, draw)]
+        new = generate(model, number * [[START]], 24, lambda p: p.exp().multinomial(1).squeeze(1))
+        return [[START, *ids] for ids in new]
 
     def has_a_dog(ids: list[int]) -> bool:
         return not dogs.isdisjoint(ids)
@@ -5613,51 +5514,38 @@ def prefer_dogs():
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates=150 if run_level() == "laptop" else 3)
-    val = encode_pairs(corpus.pairs("val"), vocabularies, corpus.languages)
-    device = choose_device()
     rows = []
-    written = {}
     for name, model in {"before": before, "after": after}.items():
-        _, batches = create_dataloaders([], val, 512)
-        scores = evaluate_loss(model, (move(batch, device) for batch in batches))
-        written[name] = captions(model, 300)
+        _, batches = create_dataloaders([], ids_at_hand()[1], 512)
+        scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
+        written = captions(model, 300)
         with torch.no_grad():
-            distance = gain(model, before, written[name]).mean().item()
-        share = sum(map(has_a_dog, written[name])) / 3
-        rows.append((name, f"{share:.0f} %", distance, scores["perplexity"]))
-    TRAINED["prefer_dogs"] = {
-        name: [vocabularies[1].decode(ids) for ids in each] for name, each in written.items()
-    }
+            distance = gain(model, before, written).mean().item()
+        share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
+        texts = " ".join(words.decode(ids) for ids in written[:4])
+        rows.append((name, share, distance, scores["perplexity"], texts))
     caption = f"{len(better)} captions of {len(own)} had a dog"
-    columns = ["model", "captions with a dog", "KL to the model before", "validation perplexity"]
-    return table(rows, columns, caption)
-
-
-# %% tags=["hide-input"]
-@example
-def captions_before_and_after():
-    both = trained("prefer_dogs")
-    rows = list(zip(both["before"], both["after"], strict=True))
-    return table(rows[:6], ["before", "after, with the same luck"])
+    columns = ["model", "with a dog", "KL to the model before", "validation perplexity"]
+    return table(rows, [*columns, "four captions, with the same luck"], caption)
 
 
 # %% [markdown]
-# The captions are clumsy before and after, because the model is small and has read its corpus only twice.
-# The first table is the bill: what was asked for, and what it cost. The *KL divergence*, here the mean
-# log-ratio of 300 of the new model's captions, estimates how far it has moved; the perplexity is that of
-# captions by people. Nobody asked for worse English. But nothing in the loss asks for good English either,
-# except that the model should stay near the one before, and that is why such training watches the
-# distance.
+# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its
+# own captions, estimates how far the model has moved; the perplexity is that of captions by people.
+# Nobody asked for worse English, but nothing in the loss asks for good English either, except that the
+# model should stay near the one before. That is why such training watches the distance.
 #
-# Since then a third kind of training has joined these two. Where an answer can be checked, as in
-# mathematics or a program with tests, the check takes the place of people's taste, and models learn by
-# reinforcement to write long chains of thought ([DeepSeek-R1, 2025](https://arxiv.org/abs/2501.12948)).
+# Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
+# people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
+# 2025](https://arxiv.org/abs/2501.12948)). And whoever adapts a large model at home seldom trains all of
+# it: *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for
+# each chosen matrix, the product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# Place your bets. On our bench a small language model is built and trained as in Parts 1 to 3, and then
-# once more for each of these changes, with everything else as it was:
+# Place your bets. A small language model is built and trained as in Parts 1 to 3, and then once more for
+# each of these changes, with everything else as it was:
 #
 # - said to learn better at the same size: SwiGLU, rotary positions (or [ALiBi](#own-part)), a mixture of
 #   experts, Muon;
@@ -5693,42 +5581,54 @@ def captions_before_and_after():
 #
 # <!-- end of results: bench -->
 #
-# What you see are four layers of width 128 that read the English captions of Multi30k, cut into 2,000
-# subwords and laid one behind the other in streams of 256. One matrix serves embedding and generator. All
-# rows make the same number of updates, with the same batches. Where attention loses parameters, a wider
-# feed-forward network makes up for them, as in [Llama 2](https://arxiv.org/abs/2307.09288); of a mixture
-# we count only those that act on a token. Perplexity is per token of the validation split, with the start
-# and the end of each caption.
+# The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
+# subwords and laid end to end in streams of 256. All make the same number of updates with the same
+# batches. Where attention loses parameters, a wider feed-forward network makes up for them; of a mixture
+# we count those that act on a token. Perplexity is per token of the validation split, starts and ends
+# included.
 #
-# **What the bench says.** Three seeds of the first row span half a point. All others have one, so a
-# difference of less than a point may be luck. Two changes stand out: rotary positions and ALiBi, with
-# about seven points each. Captions that are laid end to end begin at arbitrary places, so where a word
-# stands in its stream probably tells next to nothing, whereas a distance always does. Windows, which
-# favour what is near, gain three points, Muon two, AdamW one. RMSNorm, QK-norm, no biases, SwiGLU and
-# grouped keys, even with a single head of them, make no difference that one could read. Latents, the
-# mixture and the plateau come out about a point worse. And all together are no more than a point better
-# than rotary positions alone: what helps beside sinusoids need not help beside rotations, and windows may
-# have gained because they, too, tell what is near.
+# **What the bench says.** The range in the first row shows how far luck alone reaches, and a row with one
+# seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
+# end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
+# nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
+# Muon and AdamW. Latents, the mixture and the plateau come out worse. RMSNorm, QK-norm, no biases, SwiGLU
+# and grouped keys, even a single head of them, lie so near the first row that these runs cannot tell them
+# from it.
 #
-# A smaller cache also writes faster, with grouped keys by a third, with latents by two fifths, with one
-# head of keys by two thirds. The model with all changes is faster than the plain one, too, although it
-# rotates and norms at every step, which takes back half of what its grouped keys gain. Muon takes its
-# price in training, a seventh of the speed.
+# A smaller cache also writes faster, above all with a single head of keys. Even the model with all changes
+# overtakes the plain one, although it rotates and norms at every step. Muon takes its price in training.
+#
+# **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
+# gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
+# do gains add up: the last row has Muon and weight decay on top of rotary positions, and gains less there
+# than Muon alone does on top of sinusoids. (It has the plateau, too, and one row cannot say which of its
+# changes did what.) What counts for your model is the gain on top of the parts that you will keep. One
+# more line in `ROWS` of `tools/results/bench.py`, say `"attention": "rotary"` with Muon, and `python -m
+# tools.results.bench train ROW SEED` measure it in some ten minutes.
 #
 # **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
-# zero after the warm-up), so a change that would rather have another one looks worse than it is. A row
-# with a smaller cache has succeeded if it is no worse than the first. And none of these short runs
-# diverged, which is what several changes are to prevent. The sections below tell why large models have
-# them: the norm and the feed-forward network, attention and its cache, experts, optimizers, schedules.
+# zero after the warm-up), so a change that would rather have another one looks worse than it is. And none
+# of these short runs diverged, which is what several changes are to prevent. The sections below tell why
+# large models have them all the same: the norm and the feed-forward network, attention and its cache,
+# experts, optimizers, schedules.
 #
 # <a id="exchange"></a>
-# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` once
-# for each place, so that every layer gets a fresh part. Once a part has a name in `PARTS`, settings and
-# files can use it as well, and `make_optimizer` knows optimizers and schedules by name.
-#
+# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for each
+# place, so that every layer gets a fresh part; under a name in `PARTS` settings and files can use it, too.
+
+
+# %% tags=["hide-input"]
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.dropout, **more)
+    )
+
+
+# %% [markdown]
 # ### RMSNorm
 #
-# Layer normalization begins by making the mean of a vector zero. How much does it take away? This is the
+# Layer normalization begins by making the mean of a vector zero. How much does that take away? This is the
 # mean's share in the squares of what reaches the norms of the finished translator:
 
 
@@ -5750,9 +5650,9 @@ def share_of_the_mean():
 # %% [markdown]
 # Hardly anything: of a random vector as wide, the mean would have as much. RMSNorm ([Zhang and Sennrich,
 # 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the shift and divides by the root mean
-# square; its authors found it about as good, and faster. On the bench it is as good. Biases have mostly
-# gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without
-# them; in a model of ours `bias=False` in the settings is enough.
+# square; its authors found it about as good, and faster. Biases have mostly gone as well, since
+# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
+# ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5772,35 +5672,11 @@ class RMSNorm(nn.Module):
 PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 
 
-@example
-def check_rms_norm_equals_torch():
-    x = torch.randn(2, 5, 8) / 1000  # small, so that eps counts
-    ours = draw_weights(RMSNorm(8))
-    theirs = nn.RMSNorm(8, eps=1e-6)
-    theirs.load_state_dict(ours.state_dict())
-    assert_close(ours(x), theirs(x))
-
-
 # %% [markdown]
 # ### SwiGLU
 #
-# A ReLU that is off is silent in both directions: it passes nothing on, and with a slope of zero it lets
-# no gradient back.
-
-
-# %% tags=["hide-input"]
-@example
-def two_activations():
-    z = torch.tensor([-4.0, -1.0, 0.0, 1.0, 4.0], requires_grad=True)
-    rows = [z.tolist()]
-    for function in (F.relu, F.silu):
-        (slope,) = torch.autograd.grad(function(z).sum(), z)
-        rows += [function(z).tolist(), slope.tolist()]
-    return table(list(zip(*rows, strict=True)), ["z", "ReLU", "slope", "Swish", "its slope"])
-
-
-# %% [markdown]
-# *Swish*, $z / (1 + e^{-z})$, which PyTorch calls `F.silu`, keeps a slope where ReLU has none. **SwiGLU**
+# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
+# PyTorch calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU**
 # ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by
 # entry, how much of another gets through,
 #
@@ -5861,17 +5737,14 @@ def rotate(x: Tensor, places: Tensor, slower: float | Tensor = 1.0) -> Tensor:
 # %% tags=["hide-input"]
 @example
 def the_same_pair_further_on():
-    key, query = torch.randn(2, 32)
-    added = PositionalEncoding(32, 0.0)
+    key_and_query = torch.randn(2, 32)
+    encodings = PositionalEncoding(32, 0.0).pe[0]
     rows = []
     for place in (0, 10, 50, 200):
         places = torch.tensor([place, place + 1])
-        words = torch.stack([key, query])  # (2, d_k)
-        with_sinusoids = words + added.pe[0, places]
-        turned = rotate(words, places)
-        rows.append(
-            (place, (with_sinusoids[0] @ with_sinusoids[1]).item(), (turned[0] @ turned[1]).item())
-        )
+        added = key_and_query + encodings[places]
+        turned = rotate(key_and_query, places)
+        rows.append((place, *((key @ query).item() for key, query in (added, turned))))
     return table(rows, ["place of the key", "sinusoids added", "rotated"])
 
 
@@ -5879,16 +5752,13 @@ def the_same_pair_further_on():
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
 # matrices that filter the places out. Rotary positions ([Su et al.,
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. A query at $m$
-# and a key at $n$ then have the inner product that they would have if the query alone were rotated by
-# $(m-n)\theta$. Only their distance is left, as between the encodings themselves in [Part
-# 2](#positional-encoding).
-#
-# If you load somebody else's weights, look which features they pair: `rotate` takes neighbours, many
-# libraries the two halves.
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. The inner
+# product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
+# as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
+# weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
 
 
-# %%
+# %% tags=["hide-input"]
 class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
@@ -5906,6 +5776,9 @@ class RotaryAttention(MultiHeadedAttention):
         return rotate(q, places, self.slower), rotate(k, places, self.slower), v
 
 
+name_attention("rotary", RotaryAttention)
+
+
 # %% [markdown]
 # ### QK-norm
 #
@@ -5914,7 +5787,7 @@ class RotaryAttention(MultiHeadedAttention):
 # a query, on average?
 
 
-# %%
+# %% tags=["hide-input"]
 class NormedAttention(MultiHeadedAttention):
     """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
@@ -5928,7 +5801,9 @@ class NormedAttention(MultiHeadedAttention):
         return self.norm_q(q), self.norm_k(k), v
 
 
-# %% tags=["hide-input"]
+name_attention("normed", NormedAttention)
+
+
 @example
 def largest_weights_when_matrices_grow():
     x = torch.randn(1, 64, 128)
@@ -5948,12 +5823,12 @@ def largest_weights_when_matrices_grow():
 
 # %% [markdown]
 # Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part 1](#why-scale),
-# becomes a choice that no gradient can revise, and with such scores a training can diverge ([OLMo
+# becomes a choice that no gradient can revise, and a training can diverge ([OLMo
 # 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the
 # last column cannot move; only a learnt scale can still raise the scores. [Henry et al.
-# (2020)](https://arxiv.org/abs/2010.04245) learn one scale for all features, while ours is an RMSNorm, as
-# in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the
-# matrices instead, whenever a score grows too large.
+# (2020)](https://arxiv.org/abs/2010.04245) learn a single one; ours is an RMSNorm, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
+# instead, whenever a score grows too large.
 #
 # ### Grouped keys and values
 #
@@ -5973,8 +5848,8 @@ def gigabytes_of_cache():
 
 # %% [markdown]
 # Its 70 billion parameters take 140. That is why it has only eight heads of keys and values, each shared
-# by eight heads of queries, which is called **grouped-query attention** ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)); its authors lost hardly any quality. With a single head for
+# by eight heads of queries: **grouped-query attention** ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)), whose authors lost hardly any quality. With a single head for
 # all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
 #
 # To copy shared keys for each head would waste what was saved. The class reads the queries of all heads in
@@ -6007,16 +5882,22 @@ class GroupedAttention(MultiHeadedAttention):
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
+
+
 # %% [markdown]
 # ### Sliding windows
 #
 # For very long sequences the paper proposes to attend to a neighbourhood only. (§4) That bounds the
-# cache, since what has left the window can be forgotten, without bounding the view as much: in a window
-# of four a word sees three others, each of which has seen three more. How far back does an input still
-# act on the last position of a stack?
+# cache, since what has left the window can be forgotten, without bounding the view as much: with a window
+# of four a word sees three others, each of which has seen three more in the layer below, so that twelve
+# places back still count after four layers, though only by hearsay. Most models therefore mix windows with
+# full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
+# tokens, on the bench two of four see 32 subwords.
 
 
-# %%
+# %% tags=["hide-input"]
 class WindowAttention(MultiHeadedAttention):
     """Each query attends only to positions less than `window` away."""
 
@@ -6031,42 +5912,24 @@ class WindowAttention(MultiHeadedAttention):
         return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
 
 
-# %% tags=["hide-input"]
-@example
-def how_far_back_a_window_of_four_sees():
-    rows = []
-    for N in (1, 2, 3, 4):
-        attn = WindowAttention(4, 16, dropout=0.0, window=4)
-        layer = EncoderLayer(16, attn, PositionwiseFeedForward(16, 32, 0.0), dropout=0.0)
-        x = torch.randn(1, 32, 16, requires_grad=True)
-        states = start_weights(Encoder(layer, N))(x, subsequent_mask(32))
-        states[0, -1].sum().backward()
-        acts = x.grad[0].abs().sum(-1) > 0  # (32,)
-        rows.append((N, 31 - acts.nonzero().min().item()))
-    return table(rows, ["layers", "positions back"])
+name_attention("window", WindowAttention)
 
 
 # %% [markdown]
-# Three positions further with every layer, but only by hearsay. Most models therefore mix windows with
-# full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
-# tokens. On the bench two layers of four see 32 subwords, and learn better for it, probably because a
-# caption has little to do with those before it.
-#
 # <a id="latent"></a>
 # ### Latent keys and values
 #
 # Keys can also be compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads are grown again. To grow them anew for the whole
-# text at every step would be slow. But it is not needed: for a query $q$, a latent $c$ and the matrix
-# $W$ that makes the keys of a head,
+# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
+# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ that makes
+# the keys of a head,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
-# so we transform the query once and compare it with the latents themselves, and the values need no more:
-# the weighted sum of the latents is turned into values afterwards. The two branches of `attend` are the
-# two sides of this equation.
+# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
+# into values afterwards. The two branches of `attend` are the two sides of this equation.
 
 
 # %%
@@ -6097,87 +5960,32 @@ class LatentAttention(MultiHeadedAttention):
         return heads.transpose(1, 2) @ to_v.mT, weights
 
 
-# %% tags=["hide-input"]
-@example
-def check_queries_at_latents_equal_expanded_keys():
-    attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
-    x = torch.randn(2, 9, 16)
-    q, latents, _ = attn.project(x, x, x)
-    k = attn.split(attn.linears[1](latents.squeeze(1)))  # (B, H, S, d_k)
-    v = attn.split(attn.linears[2](latents.squeeze(1)))
-    newest = F.scaled_dot_product_attention(q[:, :, -1:], k, v)  # of one query
-    assert_close(attn.attend(q[:, :, -1:], latents, None, None)[0], newest)
-    assert_close(attn(x, x, x)[:, -1:], attn.join(newest))
-
-
-# %% [markdown]
-# On the bench latents cost more than a point. Ours are narrow, a quarter as wide as the keys alone. MLA
-# does not combine well with rotations: a rotated key depends on its place, so no fixed matrix can carry a
-# query past it. DeepSeek therefore adds a few features that are rotated and cached as they are, the same
-# for all heads. Our row keeps its sinusoids and needs none.
-#
-# What does all that save? These caches have written 64 tokens:
-
-
-# %% tags=["hide-input"]
-def name_attention(name: str, kind: type, **more) -> None:
-    """Make a class of attention known to settings and files."""
-    PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.dropout, **more)
-    )
-
-
-name_attention("rotary", RotaryAttention)
-name_attention("normed", NormedAttention)
-name_attention("grouped", GroupedAttention)
-name_attention("multi-query", GroupedAttention, groups=1)
-name_attention("window", WindowAttention)
 name_attention("latent", LatentAttention)
 
 
+# %% tags=["hide-input"]
 @example
-def numbers_in_the_cache():
-    rows = []
-    for name in ("plain", "rotary", "grouped", "multi-query", "window", "latent"):
-        config = ModelConfig(N=1, d_model=128, d_ff=512, h=4, attention=name)
-        decoder = with_cache(build_model(config, 8, 8).eval().encoder)
-        for state in torch.randn(64, 1, 1, 128):
-            decoder(state, None)
-        cache = decoder.layers[0].self_attn
-        rows.append((name, (cache.keys.numel() + cache.values.numel()) // 64))
-    return table(rows, ["attention, four heads of width 32", "numbers a token and layer"])
+def check_a_query_at_latents_equals_one_at_expanded_keys():
+    attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
+    x = torch.randn(2, 9, 16)
+    assert_close(attn(x[:, -1:], x, x), attn(x, x, x)[:, -1:])
 
 
 # %% [markdown]
-# The window has forgotten half of its 64 tokens already, and goes on forgetting. Rotary keys take no
-# more room than plain ones, and no more time once they are in the cache, because they enter it rotated.
+# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
+# rotated key depends on its place, so no fixed matrix can carry a query past it. DeepSeek therefore adds
+# a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids instead.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
 #
 # Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
 # $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
-# query. It can be kept as one matrix, to which each word adds the product of its key and value.
-
-
-# %%
-@example
-def check_a_running_sum_is_attention_without_a_softmax():
-    queries, keys, values = torch.randn(3, 9, 16)  # of nine words
-    state = torch.zeros(16, 16)
-    outputs = []
-    for q, k, v in zip(queries, keys, values, strict=True):
-        state = state + torch.outer(k, v)
-        outputs.append(q @ state)
-    scores = (queries @ keys.T).tril()  # (9, 9), of the past alone
-    assert_close(torch.stack(outputs), scores @ values)
-
-
-# %% [markdown]
-# This is *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a recurrent
-# network with attention's queries, keys and values. One matrix has to hold the whole past, so the layers
-# of today also let it fade and overwrite what stood under a similar key, and every fourth layer or so is
-# full attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi
+# query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
+# the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
+# recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
+# the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
+# layer or so is full attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi
 # K3](https://arxiv.org/abs/2607.24653)). *Sparse* attention keeps all keys and reads few of them: in
 # [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
@@ -6250,15 +6058,13 @@ def loads_of_eight_experts():
 # %% [markdown]
 # These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, the router prefers experts that are good already, which then learn even more, while others
-# get nothing. One cure is a second loss for the imbalance. Ours is simpler ([Wang et al.,
-# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)): each expert
-# has a bias that falls a little when it had more than its share of a batch, and rises when it had less.
-# The bias counts when experts are chosen, but not in what they return.
+# get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et al.,
+# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)), which
+# falls a little when it had more than its share of a batch, and rises when it had less. It counts when
+# experts are chosen, but not in what they return.
 #
-# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. On
-# the bench two of eight experts are chosen, each half as wide as the network of the other rows. With two
-# and a half times the parameters they do a little worse, perhaps because each expert sees only a quarter
-# of so few tokens.
+# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
+# one on the bench does not pay, perhaps because each expert sees only a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -6280,7 +6086,6 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
 OPTIMIZERS["adamw"] = adamw
 
 
-# %% tags=["hide-input"]
 @example
 def what_two_decays_leave():
     rows = []
@@ -6301,9 +6106,8 @@ def what_two_decays_leave():
 # %% [markdown]
 # Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
 # they are large, the weights hardly fade, and where they are small, little is left. **AdamW** ([Loshchilov
-# and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. For years
-# nearly every large model was trained with it. Without decay, the default of our [settings](#settings), it
-# is Adam.
+# and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. Without
+# decay, the default of our [settings](#settings), it is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -6390,27 +6194,11 @@ class Muon(torch.optim.AdamW):
 OPTIMIZERS["muon"] = Muon
 
 
-# %% tags=["hide-input"]
-@example
-def check_muon_moves_like_torch():
-    model = nn.ModuleDict({"encoder": nn.Linear(24, 16, bias=False)})
-    ours = model["encoder"].weight
-    theirs = nn.Parameter(ours.detach().clone())
-    optimizer = Muon(model, weight_decay=0.1)
-    same = torch.optim.Muon([theirs], 1.0, weight_decay=0.1, adjust_lr_fn="match_rms_adamw")
-    for _ in range(3):
-        ours.grad = torch.randn(16, 24)
-        theirs.grad = ours.grad.clone()
-        optimizer.step()
-        same.step()
-    assert_close(ours, theirs, atol=0.05, rtol=0)  # PyTorch's has 16 bits
-
-
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below.
-# (`torch.optim.Muon` takes matrices alone.) A factor makes the steps as large as Adam's, so that rate and
-# schedule can stay; it comes from [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half
-# the computation for the same loss.
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
+# the steps as large as Adam's, so that rate and schedule can stay; it comes from
+# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
+# loss. (`torch.optim.Muon`, for matrices alone, makes the same steps.)
 #
 # ### Schedules
 #
@@ -6440,16 +6228,17 @@ SCHEDULES["stable_decay"] = stable_decay_rate
 
 
 # %% [markdown]
-# On the bench the plateau is a little worse than the line of the first row, and the authors of [Kimi
-# K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better.
+# The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine
+# better; on the bench the straight line is.
 #
 # ### All together
 #
 # The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates.
+# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
+# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
 
 
-# %%
+# %% tags=["hide-input"]
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Grouped keys, rotated."""
 
@@ -6462,41 +6251,17 @@ name_attention("rotary-grouped", RotaryGroupedAttention)
 name_attention("modern", ModernAttention)
 
 
-@example
-def check_a_cache_agrees_with_every_attention():
-    for name in PARTS["attention"]:
-        config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention=name, norm="rms")
-        assert cache_agrees(build_model(config, 11, 11)), name
-
-
 # %% [markdown]
-# With RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, this is the last row of the table.
-#
 # <a id="further"></a>
 # <a id="flash"></a>
 # ## FlashAttention
 #
-# For long texts attention has to store one number for each pair of positions. In gigabytes, for one
-# layer with 32 heads of width 128, and two bytes a number:
-
-
-# %%
-@example
-def gigabytes_of_one_layer():
-    rows = []
-    for length in (1024, 8192, 32_768, 131_072):
-        vectors = 3 * 32 * length * 128  # queries, keys and values
-        weights = 32 * length**2
-        rows.append((f"{length:,}", 2 * vectors / 1e9, 2 * weights / 1e9))
-    return table(rows, ["positions", "queries, keys, values", "weights"])
-
-
-# %% [markdown]
-# At 32,000 positions the weights fill a large GPU, and all that they are needed for is an average.
-# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block and
-# keeps, for each query, the highest score so far, the sum of the exponentials, and the average before its
-# division. Only the highest score needs care, since a softmax subtracts it for safety: when a block brings
-# a higher one, what was summed before shrinks by a common factor.
+# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
+# for ten times as many a hundred times as much, although all that they are needed for is an average.
+# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
+# and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
+# its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
+# brings a higher one, what was summed before shrinks by a common factor.
 
 
 # %%
@@ -6519,6 +6284,7 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
     return output / total
 
 
+# %% tags=["hide-input"]
 @example
 def check_attention_in_blocks_equals_attention():
     query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
@@ -6528,77 +6294,45 @@ def check_attention_in_blocks_equals_attention():
 
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
-# slow and its fast memory. That is why the real kernel, which also hides the future and has a backward
-# pass, is faster than the plain formula even where that would fit. We [train on a GPU](#faster) with such
-# a kernel, from PyTorch's `scaled_dot_product_attention`.
+# slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
+# `scaled_dot_product_attention`, is faster than the plain formula even where that would fit.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
-# Sinusoids and rotary angles are defined at every position. Does a model trained on 64 tokens make sense
-# of the next ones? Two small language models read captions laid end to end, one with sinusoids and one
-# with rotary positions, and then the same validation tokens at places that begin at 0, 64, 128 and 192.
+# Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
+# make sense of the next ones? Two small language models, one with sinusoids and one with rotary
+# positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
+# 64, 128 and 192.
 #
-# At place $m$ a [rotation](#rotary) has turned pair $i$ of the features by $m \cdot 10000^{-2i/d_k}$, the
-# first pairs often, the last ones by a fraction of a turn. Beyond the training a query meets keys at
-# distances that it has never seen, and slow pairs reach angles that they have never had. Two remedies
-# have been proposed:
-#
-# - **Position interpolation** ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles
-#   by the factor $s$ by which the text is longer, as if the places stood closer together.
-# - **A larger base** (named *NTK* after a theory that led to it) divides the last angle by $s$ and
-#   leaves the first as it was, because neighbours must still be told apart. *YaRN* ([Peng et al.,
-#   2023](https://arxiv.org/abs/2309.00071)) goes further on this way.
-#
-# The cell below tries both: all angles are divided by `slower`, a number or one for each pair.
+# There a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
+# interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by the factor
+# $s$ by which the text is longer, as if the places stood closer together. A *larger base* (named *NTK*
+# after a theory that led to it) divides the slowest angle by $s$ and leaves the fastest as it was,
+# because neighbours must still be told apart; *YaRN* ([Peng et al.,
+# 2023](https://arxiv.org/abs/2309.00071)) goes further on this way. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
-TRAINED_LENGTH = 64
-
-
-def end_to_end(split: str, vocabulary: Subwords, length: int, step: int) -> Tensor:
-    """The English captions of a split in one row, cut into pieces (n, length + 1) every `step`."""
+def end_to_end(split: str, subwords: Subwords, length: int) -> Tensor:
+    """The captions of a split in one row, cut every 64 tokens into pieces (n, length + 1)."""
     texts = [target for _, target in corpus_at_hand().pairs(split)]
-    ids = [[START, *each, END] for each in vocabulary.encode(texts)]
-    return torch.tensor(list(itertools.chain.from_iterable(ids))).unfold(0, length + 1, step)
+    ids = [[START, *each, END] for each in subwords.encode(texts)]
+    return torch.tensor(list(itertools.chain.from_iterable(ids))).unfold(0, length + 1, 64)
 
 
-def train_on_pieces(model: LanguageModel, pieces: Tensor) -> None:
-    """Pieces (n, T + 1) in a random order, eight in each batch."""
-    batches = [Batch(part, part) for part in pieces[torch.randperm(len(pieces))].split(8)]
-    batches = batches[: 800 if run_level() == "laptop" else 5]
-    criterion = LabelSmoothing(model.generator.proj.out_features, PAD)
-    run_epoch(
-        batches,
-        model,
-        SimpleLossCompute(model.generator, criterion),
-        *make_optimizer(model, 1.0, 100),
-    )
-
-
+@torch.no_grad()
 def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
-    """Of pieces that overlap, so that each part of TRAINED_LENGTH places has the same tokens."""
-    losses = []
-    with evaluating(model):
-        for part in pieces.split(8):
-            tokens = part[:, :-1]
-            states = model(None, tokens, None, subsequent_mask(tokens.size(1)))
-            losses.append(-model.generator(states).gather(2, part[:, 1:].unsqueeze(2)).squeeze(2))
-    means = torch.cat(losses).mean(dim=0).view(-1, TRAINED_LENGTH).mean(dim=1)
-    return [perplexity(nll.item()) for nll in means]
+    """Of each 64 places; pieces (n, 257) that overlap have the same tokens in all four."""
+    states = model.eval()(None, pieces[:, :-1], None, subsequent_mask(256))
+    nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
+    return nll.unflatten(1, (4, 64)).mean(dim=(0, 2, 3)).exp().tolist()
 
 
-# %% [markdown]
-# **Cost: a minute.**
-
-
-# %% tags=["hide-input"]
 @example
 def beyond_the_training():
     subwords, _ = learn_subwords(corpus_at_hand(), 1000)
-    pieces = end_to_end("train", subwords, TRAINED_LENGTH, TRAINED_LENGTH)
-    judged = end_to_end("val", subwords, 4 * TRAINED_LENGTH, TRAINED_LENGTH)[:48]
+    judged = end_to_end("val", subwords, 256)[:48]
     rows = []
     for positions in ("sinusoids", "rotary"):
         torch.manual_seed(0)
@@ -6606,27 +6340,32 @@ def beyond_the_training():
         if positions == "rotary":
             exchange(model, "positions", lambda: nn.Dropout(0.1))
             exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
-        train_on_pieces(model, pieces)
+        pieces = end_to_end("train", subwords, 64)
+        parts = pieces[torch.randperm(len(pieces))].split(8)[
+            : 800 if run_level() == "laptop" else 5
+        ]
+        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
+        batches = (Batch(part, part) for part in parts)
+        run_epoch(batches, model, compute, *make_optimizer(model, 1.0, 100))
         rows.append((positions, *perplexity_by_place(model, judged)))
     pairs = torch.linspace(0, 1, 16)  # of features, from the fastest to the slowest
     for name, slower in {"interpolated": 4.0, "with a larger base": 4.0**pairs}.items():
         for layer in model.decoder.layers:
             layer.self_attn.slower = slower
         rows.append((f"rotary, {name}", *perplexity_by_place(model, judged)))
-    places = [f"from {n * TRAINED_LENGTH}" for n in range(4)]
-    return table(rows, ["positions", *places], "perplexity by place; trained on places 0 to 63")
+    columns = ["positions", "from 0", "from 64", "from 128", "from 192"]
+    return table(rows, columns, "perplexity by place; trained on places 0 to 63")
 
 
 # %% [markdown]
 # With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
 # but the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
-# know; its authors train on with the new angles, and without that it is no remedy. The larger base costs
-# little at the beginning and is the best of the three beyond it, although it gives way as well. (One seed
-# and 48 pieces of text: only large differences count.) Many models with a long context continue training
-# with the new angles, briefly, on texts of that length, while others rely on YaRN for a last stretch:
-# [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained to 64K tokens and is used to
-# 128K.
+# know; its authors therefore train on with the new angles. The larger base costs little at the beginning
+# and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
+# differences. Many models with a long context are trained on briefly, on texts of that length, while
+# others rely on YaRN for a last stretch: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
+# was trained to 64K tokens and is used to 128K.
 #
 # (Row E of the paper's Table 3 has *learnt* vectors instead of sinusoids, and beyond the last of them
 # nothing at all; they are `--positions learnt`.)
@@ -6657,17 +6396,16 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 # > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
 #
 # A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
-# how the text begins, and this is how assistants translate. Nothing in the model has to change: a causal
-# mask covers both, and the loss is taken on the target alone, since the source is given and need not be
-# guessed.
+# how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
+# taken on the target alone, since the source need not be guessed.
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, the third layer from the
-# third, whereas every layer of a decoder reads the same states, those of the encoder's last layer.
+# positions. In return each layer of the target reads the source at its own depth, whereas every layer of a
+# decoder reads the same states, those of the encoder's last layer.
 
 
-# %%
+# %% tags=["hide-input"]
 class OneSequence(LanguageModel):
     """A translator without an encoder: it reads a source, and the target as its continuation.
 
@@ -6691,27 +6429,13 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
     return OneSequence(model.decoder, model.tgt_embed, model.generator)
 
 
-# %% tags=["hide-input"]
-@example
-def check_a_source_is_a_prompt():
-    model = draw_weights(make_one_sequence(13, N=2, d_model=16, d_ff=32, h=4)).eval()
-    pairs = [([5, 6, END], [START, 8, 9, 7]), ([7, END], [START, 6])]  # ids of source and target
-    batch = collate(pairs)
-    states = model(batch.src, batch.tgt, batch.src_mask, None)  # (2, 3, D)
-    for row, (source, target) in zip(states, pairs, strict=True):
-        ids = torch.tensor([[*source, *target[:-1]]])  # without padding, one at a time
-        alone = LanguageModel.forward(model, None, ids, None, subsequent_mask(ids.size(1)))
-        assert_close(row[: len(target) - 1], alone[0, len(source) :])
-
-
 # %% [markdown]
 # <!-- results: one-sequence -->
 # <!-- end of results: one-sequence -->
 #
-# At equal numbers of parameters the work is not equal. In a single stack every layer reads source and
-# target, so a pair takes about twice as many operations, and every layer caches both texts. What it saves
-# is a second kind of layer, a second stack, and a rule for who attends to whom. And one stack serves any
-# task that can be written down. (Large models have mostly gone this way, but not all: in
+# In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
+# about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
+# serve any task that can be written down. (Large models have mostly gone this way, but not all: in
 # [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
 # and values from the last states of an encoder, although a causal one.)
 #
@@ -6741,6 +6465,8 @@ def check_a_source_is_a_prompt():
 # | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | [RMSNorm, pre](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
 # | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | [GQA, QK-norm, sparse; 3 of 4: recurrent](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp) | [10/512 + 1](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | [256K](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | Muon |
 #
+# <details><summary>What the entries mean</summary>
+#
 # *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
 # *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
 # [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as one
@@ -6750,14 +6476,14 @@ def check_a_source_is_a_prompt():
 # all tokens. A link in a cell leads to its source; the other cells come from what the model's name links
 # to. A dash: not stated, or no source found.
 #
+# </details>
+#
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
 # that sees more stands further on.) Counted by their cells, they attend in eleven ways, which serve one
-# end, a smaller [cache](#cached-decoding) for contexts of mostly a hundred thousand tokens or more: heads
-# share keys, a short vector replaces them, or most layers forget what is far away.
-#
-# One change has no column. The paper's 37,000 subwords are made of characters; today there are often more
-# than 100,000, made of *bytes*, to which no text is unknown (since [GPT-2,
+# end, a smaller [cache](#cached-decoding): heads share keys, a short vector replaces them, or most layers
+# forget what is far away. One change has no column: subwords are made of *bytes* today, more than 100,000
+# of them, to which no text is unknown (since [GPT-2,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
@@ -6765,17 +6491,14 @@ def check_a_source_is_a_prompt():
 #
 # Instead of telling a model where its words stand, one can make it short-sighted. In *ALiBi* ([Press et
 # al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, in every head another amount, and there are no positional encodings at all. On the bench
-# that is as good as rotation.
+# query and key, in every head another amount, and there are no positional encodings at all.
 #
 # To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
-# attention, override `attend`. It receives queries, keys, values, and a mask or None, and returns the
-# output and the weights.
-#
-# With a [cache](#cached-decoding) there are fewer queries than keys, $T$ of them and $S$ keys, because
-# only the newest tokens ask; they stand at the last $T$ of the $S$ positions. And a cache calls `project`,
-# `attend` and `join` one by one, so a change in `forward` would be lost on it. `cache_agrees` finds such
-# mistakes.
+# attention, override `attend`, which receives queries, keys, values, and a mask or None, and returns the
+# output and the weights. A [cache](#cached-decoding) calls `project`, `attend` and `join` one by one, so
+# a change in `forward` would be lost on it; and it brings fewer queries than keys, because only the
+# newest tokens ask: $T$ of them, at the last $T$ of the $S$ positions. `cache_agrees` finds mistakes in
+# this.
 
 
 # %%
@@ -6790,24 +6513,20 @@ class DistanceAttention(MultiHeadedAttention):
         return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
 
 
-PARTS["attention"]["distance"] = lambda config: start_weights(
-    DistanceAttention(config.h, config.d_model, config.dropout)
-)
+name_attention("distance", DistanceAttention)
 
 
 @example
-def check_a_cache_serves_a_part_of_your_own():
-    model = tiny_model()
-    exchange(model, "attention", lambda: start_weights(DistanceAttention(4, 16)))
-    exchange(model, "positions", nn.Identity)
-    assert cache_agrees(model)
+def check_a_cache_agrees_with_every_attention():
+    for name in PARTS["attention"]:
+        config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention=name, positions="none")
+        assert cache_agrees(build_model(config, 11, 11)), name
 
 
 # %% [markdown]
-# The line with `PARTS` gives it a name. Put your class and such a line into a file, say `mine.py`, and
-# `train --parts mine.py --attention NAME` trains a translator with it ([the command
-# line](#command-line)); for this one, which is built in, `train --attention distance --positions none`
-# will do.
+# Put your class and a line with `name_attention` into a file, say `mine.py`, and `train --parts mine.py`
+# with `--attention NAME` trains a translator with it ([the command line](#command-line)); for this one,
+# which is built in, `train --attention distance --positions none` will do.
 #
 # <a id="remained"></a>
 # ## What has remained
@@ -6815,9 +6534,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because its plan has held. Attention mixes the positions, a network works on each
 # of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Where the plan itself is being tried, it is still recognizable: in
-# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the layers
-# of Kimi K3 attend to what earlier ones wrote.
+# Even where the plan is being tried, it is recognizable: in
+# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
+# layers of Kimi K3 attend to what earlier ones wrote.
 #
 # You have built all of it, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of them, you will know where to look.
@@ -6874,7 +6593,7 @@ def check_a_cache_serves_a_part_of_your_own():
 # | §6.2, Model Variations; Table 3 | [What the paper found](#paper-results), [How many parameters?](#parameter-count) |
 # | §6.3, English Constituency Parsing; Table 4 | [What the paper found](#paper-results) |
 # | §7, Conclusion | [Part 10](#today) |
-# | Figures 3 to 5, Attention Visualizations | [All maps at once](#explorer) |
+# | Figures 3 to 5, Attention Visualizations | [Where the verb looks](#attention-maps) |
 #
 # </details>
 #
@@ -6896,9 +6615,8 @@ def check_a_cache_serves_a_part_of_your_own():
 # | [averaging](#averaging) | the last 5 checkpoints, ten minutes apart (base), or the last 20 (big) | the last 6 epochs |
 # | [hardware](#cost) | eight P100 GPUs, 12 hours (base) or 3.5 days (big) | two CPU cores, [about two hours](#model-to-take-away); weights [rounded to int8](#model-files) |
 #
-# One matrix for embeddings and output layer, label smoothing and Adam's constants are the paper's.
-# Its BLEU and ours have nothing to say to each other, as they are of different sentences in another
-# direction.
+# One matrix for embeddings and output layer, label smoothing and Adam's constants are the paper's. Its
+# BLEU and ours cannot be compared, as they are of different sentences in another direction.
 #
 # <a id="failures"></a>
 # ## Common failures
@@ -6909,9 +6627,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # into words, and read it.
 #
 # [Part 4](#planted-faults) has planted ten mistakes in a model that copies. Where text, padding or a
-# beam is involved, mistakes are quieter. So we planted thirteen in two translators, the demonstration of
-# [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a beam
-# of four, α = 0.6). This is their BLEU on the validation split:
+# beam is involved, mistakes are quieter, as thirteen of them show in two translators, the demonstration
+# of [Part 6](#demonstration) (three seeds, greedy decoding) and the model in `pretrained/` (one run, a
+# beam of four, α = 0.6). This is their BLEU on the validation split:
 #
 # <!-- results: planted-bleu -->
 #
@@ -6936,9 +6654,7 @@ def check_a_cache_serves_a_part_of_your_own():
 # <!-- end of results: planted-bleu -->
 #
 # Seven of the thirteen cost less than a point or nothing, so nobody would find them by their score.
-# One is even rewarded: score in lower case, and BLEU rises. We have not measured what makes a loss NaN
-# (a row whose keys are all masked, the log of zero, overflow in fp16), nor what lifts BLEU far above
-# published scores (test sentences in the training data).
+# One is even rewarded: score in lower case, and BLEU rises.
 #
 # <a id="glossary"></a>
 # ## Glossary
@@ -6949,37 +6665,25 @@ def check_a_cache_serves_a_part_of_your_own():
 # | [attention sink](#single-heads) | a position without much to say that many heads attend to all the same |
 # | [autoregressive](#problem) | writing one token at a time, each based on those before it |
 # | [beam search](#beam-search) | extending several translations, the *hypotheses*, in parallel and keeping the best few |
-# | [bf16](#mixed-precision) | 16-bit numbers with the range of fp32 and a third of its digits |
 # | [BLEU](#bleu) | score from 0 to 100: how many runs of words a translation shares with a human's |
 # | [cache](#cached-decoding), KV cache | keys and values of earlier positions, kept for the next steps |
-# | [checkpoint](#checkpoints) | saved weights, or all that a run needs to resume |
 # | [cross-attention](#three-uses) | queries from the target, keys and values from the memory |
 # | [cross-entropy](#label-smoothing) | $-\log p$ of the right token; with a smoothed target, a weighted mean over all tokens |
 # | [decoder-only](#language-model) | a language model without encoder and cross-attention, such as GPT |
-# | [dropout](#dropout) | setting randomly chosen numbers to zero in training, against overfitting |
-# | [embedding](#embeddings) | the learnt vector of a token |
 # | [exposure bias](#teacher-forcing) | trained on true tokens, a model must decode from its own, mistakes included |
 # | [generator](#generator) | last linear map and softmax: from states to probabilities |
 # | [greedy decoding](#greedy-decoding) | always taking the most likely next token |
-# | [head](#multi-head-attention) | one of several attentions side by side, with its own projections |
 # | [label smoothing](#label-smoothing) | training towards a probability a little below one |
 # | [logit lens](#logit-lens) | reading a prediction from a state between two layers |
 # | [logits](#generator) | scores of all tokens before the softmax |
 # | [mask](#causal-mask) | a table that says which keys each query may attend to |
 # | [memory](#encoder-decoder) | the encoder's output, one vector per source position |
-# | [overfitting](#evaluation) | memorizing training data and getting worse on new data |
-# | [padding](#batches) | tokens that fill short sentences up to the length of their batch |
 # | [perplexity](#evaluation) | how many equally likely tokens the model seems to choose among |
 # | [pre-norm, post-norm](#layer-norm) | the norm before the sub-layer, or after the sum |
 # | [query, key, value](#three-matrices) | what a word looks for, can be found by, and passes on |
-# | [residual connection](#residual) | adding a sub-layer's output to its input |
 # | [residual stream](#residual) | the running sum that every sub-layer reads and adds to |
-# | [softmax](#one-sentence) | turns scores into probabilities: $e^{s_i} / \sum_j e^{s_j}$ |
 # | [subword](#byte-pairs) | a word or a piece of one, found by byte-pair encoding |
 # | [teacher forcing](#teacher-forcing) | training with the true tokens as the decoder's input |
-# | [temperature](#sampling) | what log-probabilities are divided by before a token is drawn |
-# | [token](#tokens) | a word, subword or punctuation mark |
-# | [vanishing gradients](#residual) | gradients that shrink on their way to the first layers, which then hardly learn |
 # | [warm-up](#schedule) | the first updates, while the learning rate rises |
 #
 # <a id="references"></a>
@@ -6988,10 +6692,9 @@ def check_a_cache_serves_a_part_of_your_own():
 # Papers are linked where we use them. In pictures: [The Illustrated
 # Transformer](https://jalammar.github.io/illustrated-transformer/). Lectures:
 # [Karpathy](https://karpathy.ai/zero-to-hero.html),
-# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep
-# Learning](https://d2l.ai), [Speech and Language
-# Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for teaching: [Joey
-# NMT](https://github.com/joeynmt/joeynmt).
+# [CS224n](https://web.stanford.edu/class/cs224n/). Books: [Dive into Deep Learning](https://d2l.ai),
+# [Speech and Language Processing](https://web.stanford.edu/~jurafsky/slp3/). A toolkit made for
+# teaching: [Joey NMT](https://github.com/joeynmt/joeynmt).
 #
 # <a id="thanks"></a>
 # ## Citation and thanks
@@ -8258,21 +7961,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # %% [markdown]
 # # Make it your own
 #
-# [Part 10](#own-part) shows how to change the model. Here we change the data.
-#
-# ## Your own files
-#
-# Put two files per split into a folder, with one sentence per line, plain or gzipped: `train.fr`
-# and `train.en`, `val.fr` and `val.en`, and `test.fr` and `test.en` if you want scores. Line 7 of
-# one file must translate line 7 of the other.
-#
-# ```
-# python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine
-# python the_annotated_transformer.py evaluate --model runs/mine
-# python the_annotated_transformer.py translate --model runs/mine "Un chien court."
-# ```
-#
-# `--init-from runs/mine` starts a new run, on other text, from the weights and vocabulary of this
+# [Part 6](#own-corpus) trains on your own files, and [Part 10](#own-part) changes the model. With
+# `--init-from runs/mine`, a new run on other text starts from the weights and the vocabulary of an old
 # one; `--factor 0.3` keeps its steps small.
 #
 # <a id="own-pairs"></a>

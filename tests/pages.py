@@ -145,7 +145,7 @@ def figures_in(folder: Path, at, chromium) -> Path:
     plan = (PROJECT / "images/architecture.svg").read_text("utf-8")
     places = sorted({*re.findall(r'href="#([\w-]+)"', plan), "model"})
     by_hand = inspect.unwrap(at.attention_by_hand_figure)().to_dict()
-    sentences = pd.DataFrame({"sentence": at.SENTENCES})
+    sentences = pd.DataFrame({"sentence": [at.SENTENCE]})
     maps = alt.Chart(sentences, description="Maps.").mark_point().encode(x="sentence").to_dict()
     vega = "application/vnd.vegalite.v5+json"
     table = {"text/html": "<table></table>"}

@@ -271,6 +271,14 @@ def test_padding_is_hidden_from_shared_keys(kind):
     assert_close(attn(x, x, x, mask)[:, :3], attn(*3 * [x[:, :3]]))
 
 
+def test_rms_norm_is_that_of_torch():
+    x = torch.randn(2, 5, 8) / 1000  # small, so that eps counts
+    ours = at.draw_weights(at.RMSNorm(8))
+    theirs = nn.RMSNorm(8, eps=1e-6)
+    theirs.load_state_dict(ours.state_dict())
+    assert_close(ours(x), theirs(x))
+
+
 def test_swiglu_is_the_formula():
     x = torch.randn(2, 5, 8)
     net = at.SwiGLU(8, 12, dropout=0.0)

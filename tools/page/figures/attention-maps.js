@@ -1,4 +1,4 @@
-// All attention maps of a sentence: every head small, one of them large (Part 9, "All maps at once").
+// All attention maps of a sentence: every head small, one of them large (Part 9).
 //
 // attention-maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
 
