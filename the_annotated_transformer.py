@@ -4469,8 +4469,6 @@ def is_it_luck():
 #
 # <!-- end of results: systems -->
 #
-# NNTRANSFORMER
-#
 # At home, four million parameters nearly reach a model by the team that was ranked first at WMT 2019 ([Ng
 # et al., 2019](https://arxiv.org/abs/1907.06616)). But on test 2017, whose photographs were gathered later
 # ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they are more than six points behind it.
