@@ -2383,8 +2383,16 @@ def train_the_copy_task():
 # %% [markdown]
 # After fifty updates the model has noticed where a sequence ends and which of its tokens are frequent;
 # soon afterwards it has their order, too, and most copies are exact (their number may fall back for a
-# while, since one wrong token spoils a copy). How does the model do that? If cross-attention finds each
-# token in the source, its weights must form a diagonal:
+# while, since one wrong token spoils a copy). To test a change of your own, edit a class above, run its
+# cell, then run the training cell again. (Our models use PyTorch's norm: to try an edited `LayerNorm`, let
+# `layer_norm` make it.)
+#
+# <a id="break-it"></a>
+# ## Break it
+#
+# To learn what a part does, take it out, train again, and see what is lost: an **ablation**. First the
+# whole model. How does it copy? If cross-attention finds each token in the source, its weights must form
+# a diagonal:
 
 
 # %%
@@ -2403,16 +2411,9 @@ def attention_of_a_copy_figure():
 # <a id="figure-attention-of-a-copy"></a>
 # **Figure.** Copying is a diagonal in cross-attention (the decoder's last layer, mean of its heads).
 #
-# To test a change of your own, edit a class above, run its cell, then run the training cell again.
-# (Our models use PyTorch's norm: to try an edited `LayerNorm`, let `layer_norm` make it.)
-#
-# <a id="break-it"></a>
-# ## Break it
-#
-# To learn what a part does, take it out, train again, and see what is lost: an **ablation**. By update
-# 200, at the peak of its rate, the whole model makes most of its copies exact. What becomes of one that
-# was trained without the causal mask, so that every position may look everywhere? Guess its loss and
-# the number of its copies before you look:
+# By update 200, at the peak of its rate, the whole model makes most of its copies exact. What becomes of
+# one that was trained without the causal mask, so that every position may look everywhere? Guess its loss
+# and the number of its copies before you look:
 
 
 # %%

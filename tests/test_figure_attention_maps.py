@@ -1,4 +1,4 @@
-"""All attention maps of a sentence: one is chosen, read cell by cell, and named."""
+"""All attention maps of a sentence: one is chosen, and read cell by cell."""
 
 import pytest
 from pages import figure, watched
@@ -56,21 +56,6 @@ def test_mouse_and_keys_lead_through_heads_and_cells(tab, box):
     before = box.locator(".readout").inner_text()
     tab.keyboard.press("ArrowDown")
     assert box.locator(".readout").inner_text() != before
-
-
-def test_a_head_keeps_the_name_that_it_was_given(tab, box, figures_page):
-    head(box, "layer 2, head 2").click()
-    name = box.get_by_label("Your name for this head")
-    name.fill("<b>copies")
-    head(box, "layer 2, mean of its heads").click()
-    assert name.is_disabled(), "a mean is no head"
-    box.get_by_role("button", name="encoder self-attention").click()
-    head(box, "layer 2, head 2").click()
-    assert name.input_value() == "", "another attention has other heads"
-    tab.goto(figures_page.as_uri())
-    box = figure(tab, "maps")
-    head(box, "layer 2, head 2: <b>copies").click()
-    assert box.get_by_label("Your name for this head").input_value() == "<b>copies"
 
 
 @pytest.mark.parametrize("width", [390, 1440])

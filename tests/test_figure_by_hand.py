@@ -28,7 +28,7 @@ def numbers(text: str) -> list[float]:
 
 
 def columns(box) -> list[list[str]]:
-    """The table of the stages, by column, without its sums: products, scores, open or closed, …"""
+    """The table of the stages, by column, without its sums: products, scores, weights, …"""
     rows = box.locator(".stages tbody tr").all()[:-1]
     texts = [[text.strip() for text in row.locator("td").all_inner_texts()] for row in rows]
     return [list(column) for column in zip(*texts, strict=True)]
@@ -77,18 +77,13 @@ def test_everything_that_is_shown_is_what_attention_computes(at, box, word, move
         drag(slider(box, "query"), 60, -40)
         query = at.torch.tensor([place_of(box, "query")])
     expected = (query @ at.VECTORS.T)[0]
-    for mask in (True, False):
-        box.get_by_label("hide later words").set_checked(mask)
-        products, scores, allowed, weights, shares = columns(box)
-        assert numbers(" ".join(products)) == near(expected, 6e-3)
-        assert numbers(" ".join(scores)) == near(expected / 2**0.5, 6e-3)
-        kept = number + 1 if mask else len(at.WORDS)
-        assert allowed == scores[:kept] + ["closed"] * (len(at.WORDS) - kept)
-        allowed = at.torch.arange(len(at.WORDS)) < kept
-        theirs, spread = at.attention(query, at.VECTORS, at.VECTORS, allowed[None])
-        assert numbers(" ".join(weights)) == near(spread, 6e-4)
-        assert numbers(" ".join(shares)) == near(spread[0][:, None] * at.VECTORS, 6e-3)
-        assert answer(box) == near(theirs, 6e-3)
+    products, scores, weights, shares = columns(box)
+    assert numbers(" ".join(products)) == near(expected, 6e-3)
+    assert numbers(" ".join(scores)) == near(expected / 2**0.5, 6e-3)
+    theirs, spread = at.attention(query, at.VECTORS, at.VECTORS)
+    assert numbers(" ".join(weights)) == near(spread, 6e-4)
+    assert numbers(" ".join(shares)) == near(spread[0][:, None] * at.VECTORS, 6e-3)
+    assert answer(box) == near(theirs, 6e-3)
 
 
 def test_the_query_is_moved_within_the_plane_and_comes_back(box):

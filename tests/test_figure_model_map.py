@@ -164,7 +164,7 @@ def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
     intact = written.inner_text()
     shades = ".strip svg, .weights"
     before = box.locator(shades).inner_html()
-    for name in ("cross-attention of layer 1", "positions"):
+    for name in ("cross-attention of layer 3", "positions"):
         switch = box.get_by_role("button", name=f"{name} off")
         switch.press("Enter")
         expect(switch).to_have_attribute("aria-pressed", "true")

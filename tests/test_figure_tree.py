@@ -2,12 +2,9 @@
 
 import functools
 import itertools
-import re
 
 import pytest
 from pages import figure, watched
-
-from tools.records import PROJECT
 
 pytestmark = pytest.mark.slow
 SENTENCE = "Ein Kind schläft auf dem Schoß seiner Mutter."
@@ -90,21 +87,6 @@ def test_it_ends_where_the_script_does(at, shipped, box, width):
         [theirs] = at.translate(shipped, [SENTENCE], search)
         ours = joined(box.locator(f".step {nodes} b").all_inner_texts())
         assert ours == theirs.replace(" ", "")
-
-
-def test_the_toy_comes_first_and_ends_as_in_its_drawing(tab):
-    box = figure(tab, "tree")
-    assert box.get_by_role("textbox").input_value() == ""
-    press(box, "Play")
-    drawn = (PROJECT / "images/beam.svg").read_text("utf-8")
-    sums = dict(re.findall(r">([\w ]+) <tspan[^>]*>(0\.\d+)", drawn))
-    for look, sentence in ((".own", "A dog runs"), (".best", "The dog runs")):
-        nodes = box.locator(f".step .node{look}")
-        assert " ".join(nodes.locator("b").all_inner_texts()) == sentence
-        words = sentence.split()
-        expected = [float(sums[" ".join(words[: n + 1])]) for n in range(3)]
-        assert [float(text) for text in nodes.locator("small").all_inner_texts()] == expected
-    assert tab.asked[1:] == [], "it needs no model"
 
 
 def test_the_readers_sentence_is_searched_and_a_sum_falls_along_a_path(box):

@@ -195,6 +195,28 @@ def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
             assert sum(row) == pytest.approx(1, abs=0.1)
 
 
+def test_a_copy_task_is_watched_whole_and_with_a_part_left_out(toy, monkeypatch):
+    parts = ("nothing", "no causal mask in training", "no positions")
+    monkeypatch.setattr(learning, "SWITCHED", parts)
+    monkeypatch.setattr(learning, "UPDATES", 100)
+    monkeypatch.setattr(learning, "APART", 50)
+    monkeypatch.setattr(learning, "COPIED", 3)
+    learning.switches()
+    whole, unmasked, unordered = records.read("switches")["runs"]
+    for run in (whole, unmasked, unordered):
+        assert run["read"] == whole["read"], "all copy the same"
+        assert [moment["updates"] for moment in run["moments"]] == [0, 50, 100]
+        for moment in run["moments"]:
+            rows = [[int(weight) for weight in row.split()] for row in moment["attention"]]
+            assert len(rows) == len(moment["written"])
+            for row in rows:
+                assert len(row) == len(run["read"])
+                assert sum(row) == pytest.approx(100, abs=len(row) / 2)
+    assert unmasked["moments"][0] == whole["moments"][0], "what is left out of the training only"
+    assert unmasked["moments"][1]["loss"] != whole["moments"][1]["loss"]
+    assert unordered["moments"][0]["attention"] != whole["moments"][0]["attention"]
+
+
 @pytest.fixture
 def trained(at, toy):
     """The last two epochs of a run of three, and their weights."""

@@ -83,6 +83,7 @@ SWITCHED = (  # what a model of Part 4 is trained without, as faults.txt names i
     "no residual connections",
     "no feed-forward network",
 )
+UPDATES = 600
 APART = 30  # updates between two moments
 COPIED = 200  # sequences, after each moment
 
@@ -110,7 +111,7 @@ def watched_copies(fault: Fault, seed: int) -> dict:
     one = len(at.SPECIALS) + torch.randperm(10).unsqueeze(0)  # (1, S), no token twice
     model = at.new_copy_model(seed)
     moments = [{"updates": 0, "loss": None} | copies(at, model, test, one)]
-    for loss in at.train_to_copy(model, at.data_gen, 6, each=APART):
+    for loss in at.train_to_copy(model, at.data_gen, UPDATES // 100, each=APART):
         updates = moments[-1]["updates"] + APART
         moments.append({"updates": updates, "loss": round(loss, 3)} | copies(at, model, test, one))
     return {"without": fault.name, "read": one[0].tolist(), "moments": moments}

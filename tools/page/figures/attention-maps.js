@@ -2,51 +2,23 @@
 //
 // attention-maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
 
-import { remember, remembered } from "../script/dom.js";
 import { READS, WRITES } from "./lib/corpus.js";
 import { SentenceField, useSentence } from "./lib/sentence.js";
-import { Button, html, useEffect, useState } from "./lib/ui.js";
+import { Button, html, useState } from "./lib/ui.js";
 import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
 import { firstScene, KINDS, sceneOf } from "./attention-maps/scene.js";
 
 export { firstScene };
-
-const LONGEST = 24; // letters of a name
-const STORED = "names of heads";
-
-function storedNames() {
-  try {
-    return JSON.parse(remembered(STORED)) ?? {};
-  } catch {
-    return {};
-  } // it was written by something else
-}
-
-/** Names that the reader has given to heads: `[nameOf(kind, layer, head), give(kind, layer, head, name)]`. They are kept. */
-function useNames() {
-  const [names, setNames] = useState({});
-  useEffect(() => setNames(storedNames()), []);
-  const key = (...place) => place.join(" ");
-  const nameOf = (...place) => names[key(...place)] ?? "";
-  function give(kind, layer, head, name) {
-    const next = { ...names, ...storedNames(), [key(kind, layer, head)]: name }; // another tab may have named some
-    setNames(next);
-    remember(STORED, JSON.stringify(next));
-  }
-  return [nameOf, give];
-}
 
 export function AttentionMaps({ scene: first }) {
   const read = (text) => choose({ text }, () => point(null));
   const { scene, line, choose, sentence } = useSentence(first, ["text"], sceneOf, read);
   const [view, setView] = useState({ kind: "cross", layer: 0, head: 0 });
   const [cell, point] = useState(null); // [query, key]
-  const [nameOf, give] = useNames();
   const { kind, layer, head } = view;
   const layers = scene.maps[kind];
   const heads = layers[layer].length - 1;
   const shown = { kind, ...scene.sides[kind], map: layers[layer][head] };
-  const isMean = head === heads;
 
   function change(changes) {
     setView({ ...view, ...changes });
@@ -68,17 +40,11 @@ export function AttentionMaps({ scene: first }) {
     <p class="translated" lang=${WRITES.code}>${scene.translation}</p>
     <div class="kinds" role="group" aria-label="Attention">${kinds}</div>
     <div class="board">
-      <${AllMaps} layers=${layers} columns=${shown.keys.length} view=${view} row=${cell?.[0] ?? null}
-        names=${(...place) => nameOf(kind, ...place)} onChoose=${change} />
+      <${AllMaps} layers=${layers} columns=${shown.keys.length} view=${view} row=${cell?.[0] ?? null} onChoose=${change} />
       <div class="one">
         <p class="title">${KINDS[kind]}, ${headName(layer, head, heads)}</p>
         <${Large} shown=${shown} cell=${cell ?? [0, 0]} onPoint=${point} />
         <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell, or tap it: its row is marked in all maps."}</p>
-        <label class="naming">Your name for this head
-          <input type="text" maxlength=${LONGEST} autocomplete="off" disabled=${isMean} value=${isMean ? "" : nameOf(...Object.values(view))}
-            placeholder=${isMean ? "a mean of heads has no habit of its own" : "what does it do?"}
-            onInput=${({ target }) => give(kind, layer, head, target.value)} />
-        </label>
       </div>
     </div>
   </div>`;

@@ -29,10 +29,7 @@ export function ByHand({ scene: first }) {
 
   const ask = (word) => change({ asks: word, query: null });
   const words = scene.rows.map(
-    ({
-      word,
-      open,
-    }) => html`<${Button} key=${word} class=${open ? "" : "closed"} pressed=${word === scene.asks && !scene.moved}
+    ({ word }) => html`<${Button} key=${word} pressed=${word === scene.asks && !scene.moved}
       tabindex=${word === scene.asks ? 0 : -1} onClick=${() => ask(word)}>${word}<//>`,
   );
   return html`<div class=${`by-hand at-${stage}`}>
@@ -50,8 +47,6 @@ export function ByHand({ scene: first }) {
         <p class="said" aria-live=${quiet ? "off" : "polite"}><${Says} scene=${scene} stage=${stage} /></p>
         <details onToggle=${({ target }) => target.open || setPinned(0)}>
           <summary>How it is computed, step by step</summary>
-          <label><input type="checkbox" autocomplete="off" checked=${scene.mask}
-            onChange=${({ target }) => change({ mask: target.checked })} /><span>hide later words</span></label>
           <${Stages} ...${{ scene, stage, pinned }} onPoint=${setPointed} onChoose=${choose} />
           <${Quote} stage=${stage} />
         </details>

@@ -81,7 +81,6 @@ export function ModelMap({ scene: first }) {
   return html`<div class=${classes({ "model-map": true, used: player.isUsed })}>
     <div class="words">
       <${SentenceField} id="map-german" sentence=${sentence} />
-      <p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation === intact ? html`<small>greedy decoding</small>` : html`<s lang=${WRITES.code}>${intact}</s>`}</p>
       <p class="line" role="status">${line || sentence.hint}</p>
     </div>
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} ...${source} />
@@ -94,7 +93,9 @@ export function ModelMap({ scene: first }) {
             unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${(place) => choose({ place })} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <${Unplug} cuts=${map.choice.cuts} layers=${size.layers} onChange=${(next) => choose({ cuts: next })} />
+        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${(next) => choose({ cuts: next })}>
+          <p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
+        <//>
       </div>
       <div class="panel">
         <${Controls} player=${player} />

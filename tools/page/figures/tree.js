@@ -9,7 +9,7 @@ import { Slider } from "./lib/slider.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useMemo, useRef } from "./lib/ui.js";
 import { Drawing, Key } from "./tree/drawing.js";
 import { countOf } from "./tree/known.js";
-import { firstScene, sceneOf, SENTENCE, TOY } from "./tree/scene.js";
+import { firstScene, sceneOf } from "./tree/scene.js";
 import { told } from "./tree/told.js";
 
 export { firstScene };
@@ -41,14 +41,10 @@ function useWholeOnPaper(player) {
   }, []);
 }
 
-/** What is searched: a sentence, or else the toy. */
-const Asked = ({ read }) =>
-  read ? html`<i lang=${READS.code}>${read}</i>` : html`<i>a language of seven words</i>`;
+const Asked = ({ read }) => html`<i lang=${READS.code}>${read}</i>`;
 
-/** The whole search for the toy and that for a sentence, for a page without scripts. */
-export const Whole = ({ scene }) => [scene, scene.next].map((each) => html`<${WholeSearch} scene=${each} />`);
-
-function WholeSearch({ scene }) {
+/** The whole search, for a page without scripts. */
+export function Whole({ scene }) {
   const at = countOf(scene);
   return html`<div class="tree">
     <p class="asked"><${Asked} read=${scene.read} /></p>
@@ -73,15 +69,10 @@ export function Tree({ scene: first }) {
 
   /** Search for a sentence; it is played if it was typed here. */
   function read(text, isOwn) {
-    choose(choice.text ? { text } : { ...SENTENCE, text }, (count) => {
+    choose({ text }, (count) => {
       player.restart(count);
       if (isOwn) player.play();
     });
-  }
-
-  function playWithToy() {
-    sentence.write("");
-    choose(TOY, (count) => player.restart(count));
   }
 
   /** Stay at the step, or at the end. */
@@ -101,7 +92,6 @@ export function Tree({ scene: first }) {
     <div class="words">
       <${SentenceField} id="searched" sentence=${sentence} />
       <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
-        <${Button} lang="en" pressed=${!scene.text} onClick=${playWithToy}>seven words<//>
         ${SEARCHED.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
     </div>

@@ -45,15 +45,13 @@ function Small({ map, columns, row }) {
 }
 
 /** The maps of all heads of a kind, a row for each layer, the mean at its end; one of them is chosen. */
-export function AllMaps({ layers, columns, view, row, names, onChoose }) {
+export function AllMaps({ layers, columns, view, row, onChoose }) {
   const heads = layers[0].length - 1;
   const headings = [...Array(heads).keys()].map((head) => `head ${head + 1}`);
   const square = (map, layer, head) => {
     const isChosen = layer === view.layer && head === view.head;
-    const own = names(layer, head);
-    const label = headName(layer, head, heads);
-    return html`<${Button} pressed=${isChosen} tabindex=${isChosen ? 0 : -1} aria-label=${own ? `${label}: ${own}` : label}
-      onClick=${() => onChoose({ layer, head })}><${Small} map=${map} columns=${columns} row=${row} /><small>${own}</small><//>`;
+    return html`<${Button} pressed=${isChosen} tabindex=${isChosen ? 0 : -1} aria-label=${headName(layer, head, heads)}
+      onClick=${() => onChoose({ layer, head })}><${Small} map=${map} columns=${columns} row=${row} /><//>`;
   };
   return html`<div class="overview" role="group" aria-label="All heads" style=${`--heads:${heads + 1};--shape:${columns / layers[0][0].length}`} onKeyDown=${WALK_MAPS}>
     <span></span>${[...headings, "mean"].map((heading) => html`<span aria-hidden="true">${heading}</span>`)}

@@ -27,7 +27,7 @@ export function Shadows({ scene: { asked, rows }, divided }) {
   const length = Math.hypot(...asked) || 1;
   const larger = Math.max(Math.abs(asked[0]), Math.abs(asked[1])) || 1;
   const longest = Math.round((100 * LIMIT * length) / larger); // to the edge of the plane
-  const bars = rows.map(({ key, word, open }, number) => {
+  const bars = rows.map(({ key, word }, number) => {
     const foot = dot(key, asked) / length;
     const lane = LANE * (number - (rows.length - 1) / 2);
     const bar = (kind, factor, from) =>
@@ -36,7 +36,7 @@ export function Shadows({ scene: { asked, rows }, divided }) {
       return html`<g key=${word}>${bar("former", 1)}${bar("shadow key short", 1 / ROOT, ROOT)}</g>`;
     const across = (-100 * (asked[0] * key[1] - asked[1] * key[0])) / length;
     const falls = `M${Math.round(100 * foot)},${Math.round(across)}V${lane}`;
-    return html`<g key=${word} class=${open ? null : "closed"}><path class="falls" d=${falls} />${bar("shadow key", 1)}</g>`;
+    return html`<g key=${word}><path class="falls" d=${falls} />${bar("shadow key", 1)}</g>`;
   });
   return html`<g class="shadows" transform=${`rotate(${degreesOf(asked)})`}>
     <path class="beyond" d=${`M${-longest},0H${longest}`} />${bars}
@@ -46,13 +46,11 @@ export function Shadows({ scene: { asked, rows }, divided }) {
 /** Arrows to the values, times their weights, end to end. */
 export function Chain({ rows }) {
   const joints = [[0, 0]];
-  for (const { share } of rows.filter(({ open }) => open)) {
+  for (const { share } of rows) {
     const last = joints[joints.length - 1];
     joints.push([last[0] + share[0], last[1] + share[1]]);
   }
-  const rays = rows
-    .filter(({ open }) => open)
-    .map(({ key }) => html`<path class="ray" d=${straight([0, 0], key)} />`);
+  const rays = rows.map(({ key }) => html`<path class="ray" d=${straight([0, 0], key)} />`);
   const d = `M${joints.map(at).join("L")}`;
   const dots = joints.slice(1).map((joint) => {
     const [x, y] = at(joint);

@@ -2,7 +2,7 @@
 
 import { sum } from "../model/arithmetic.js";
 import { decimal } from "../lib/text.js";
-import { classes, html } from "../lib/ui.js";
+import { html } from "../lib/ui.js";
 import { at, Chain, degreesOf, Shadows, straight } from "./constructions.js";
 import { pair } from "./says.js";
 import { LIMIT } from "./scene.js";
@@ -55,30 +55,24 @@ function freest(places, half, taken) {
 /** Keys of all words; which of their marks are seen at a stage, the style sheet says. */
 function marksOf({ rows, stage, onAsk }) {
   const sized = stage === 0 || stage >= SOFTMAX;
-  const discs = rows.map(({ word, key, weight, open }) => {
+  const discs = rows.map(({ word, key, weight }) => {
     const [x, y] = at(key);
-    const disc = open ? html`<circle class="disc key" cx=${x} cy=${y} r=${radius(weight)} />` : "";
-    const cross = open
-      ? html`<circle class="ring" cx=${x} cy=${y} r="15" />`
-      : html`<path class="strike" d=${`M${x - 12},${y - 12}l24,24m0,-24l-24,24`} />`;
-    return html`<g key=${word} class=${classes({ closed: !open })}>
-      ${disc}${cross}<circle class="dot" cx=${x} cy=${y} r="5" />
+    return html`<g key=${word}>
+      <circle class="disc key" cx=${x} cy=${y} r=${radius(weight)} /><circle class="dot" cx=${x} cy=${y} r="5" />
     </g>`;
   });
   const taken = rows.map(({ key }) => [at(key), [8, 8]]);
-  const names = rows.map(({ word, english, key, weight, open }) => {
+  const names = rows.map(({ word, english, key, weight }) => {
     const [x, y] = at(key);
     const room = Math.max(13, sized ? radius(weight) : 0);
     const gloss = stage === SOFTMAX ? decimal(weight) : english;
-    const half = 5 * word.length + 4;
     const [above, below] = [y - room - 27, y + room + 25];
     const places = (key[1] < 0 ? [below, above] : [above, below]).map((middle) => [x, middle]);
-    const line = freest(places, [half, 20], taken)[1] - 3; // the upper of two
-    return html`<g key=${word} class=${classes({ closed: !open })}>
+    const line = freest(places, [5 * word.length + 4, 20], taken)[1] - 3; // the upper of two
+    return html`<g key=${word}>
       <text class="word" x=${x} y=${line} onClick=${() => onAsk(word)}>
         <tspan class="own" lang="de">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
       </text>
-      ${open ? "" : html`<path class="through" d=${`M${x - half},${line - 6}h${2 * half}`} />`}
     </g>`;
   });
   return [discs, names];

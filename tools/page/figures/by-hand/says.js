@@ -7,18 +7,11 @@ import { STAGES } from "./stages.js";
 export const pair = (point) => `(${point.map((value) => decimal(value)).join(", ")})`;
 const name = (word) => html`<em lang="de">${word}</em>`;
 
-/** Several in a row: a, b and c. */
-function listed(items) {
-  return items.map((item, i) => [i === 0 ? "" : i === items.length - 1 ? " and " : ", ", item]);
-}
-
 /** Who asks, and what comes of it. */
 function answered({ asks, rows, answer, moved }) {
-  const [first, second] = rows.filter(({ open }) => open).sort((one, other) => other.weight - one.weight);
+  const [first, second] = [...rows].sort((one, other) => other.weight - one.weight);
   const who = moved ? html`The query, moved away from that of ${name(asks)},` : name(asks);
   const receives = html`${who} receives ${pair(answer)}`;
-  if (!second)
-    return html`${receives}: only ${name(first.word)} is open, and gets all weight, whatever the query is.`;
   return html`${receives}: ${percent(first.weight)} of the value of ${name(first.word)},
     ${" "}${percent(second.weight)} of that of ${name(second.word)}. The longer its shadow on the query, the more
     weight a key gets.`;
@@ -36,14 +29,6 @@ const STAGE_SAYS = {
     const best = most(rows, ({ score }) => score);
     return html`all shadows shrink alike, by √2. Who was ahead still is, by less: the largest score, of
       ${" "}${name(best.word)}, is ${decimal(best.score)}.`;
-  },
-  mask({ rows, asks, mask, asking }) {
-    const closed = rows.filter(({ open }) => !open).map(({ word }) => name(word));
-    if (!mask)
-      return html`all words are open. Hide later words, and what comes after ${name(asks)} is struck out.`;
-    if (!closed.length) return html`no word comes after ${name(asks)}, so all ${asking + 1} are open.`;
-    const are = closed.length > 1 ? "are" : "is";
-    return html`${name(asks)} may not look at what comes later: ${listed(closed)} ${are} struck out.`;
   },
   softmax({ rows }) {
     const best = most(rows, ({ weight }) => weight);

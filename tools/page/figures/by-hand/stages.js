@@ -14,16 +14,10 @@ export const STAGES = [
     formula: () => "÷ √2",
     code: "/ math.sqrt(query.size(-1))",
   },
-  {
-    name: "mask",
-    formula: ({ mask }) => (mask ? "not later" : "all open"),
-    code: "scores.masked_fill(~is_open(mask), torch.finfo(scores.dtype).min)",
-  },
   { name: "softmax", formula: () => "weight w", code: "scores.softmax(dim=-1)" },
   { name: "mix", formula: () => html`w · <i class="value">value</i>`, code: "weights @ value" },
 ];
 export const COMPARE = 1;
 export const DIVIDE = 2;
-export const MASK = 3;
-export const SOFTMAX = 4;
-export const MIX = 5;
+export const SOFTMAX = 3;
+export const MIX = 4;

@@ -2,7 +2,7 @@
 
 import { decimal } from "../lib/text.js";
 import { Button, classes, html, useEffect, useState } from "../lib/ui.js";
-import { COMPARE, DIVIDE, MASK, MIX, SOFTMAX, STAGES } from "./stages.js";
+import { COMPARE, DIVIDE, MIX, SOFTMAX, STAGES } from "./stages.js";
 
 const PAPER = 7; // a score's bar ends here, and leaves the paper where the score is larger
 
@@ -33,23 +33,21 @@ export function Stages({ scene, stage, pinned, onPoint, onChoose }) {
       <${Button} pressed=${number === pinned} aria-describedby="by-hand-code"
         onPointerEnter=${() => onPoint(number)} onPointerLeave=${() => onPoint(null)}
         onFocus=${() => onPoint(number)} onBlur=${() => onPoint(null)} onClick=${() => onChoose(number)}
-      >${each.name} <small>${each.formula(scene)}</small><//>
+      >${each.name} <small>${each.formula()}</small><//>
     </th>`;
   });
-  const rows = scene.rows.map(({ word, product, score, open, weight, share }) => {
-    const masked = html`<td class=${classes({ closed: true, lit: stage === MASK })}>closed</td>`;
+  const rows = scene.rows.map(({ word, product, score, weight, share }) => {
     return html`<tr key=${word}>
       <th scope="row" lang="de" class=${classes({ asks: word === scene.asks })}>${word}</th>
       <${ScoreCell} value=${product} lit=${stage === COMPARE} />
       <${ScoreCell} value=${score} lit=${stage === DIVIDE} />
-      ${open ? html`<${ScoreCell} value=${score} lit=${stage === MASK} />` : masked}
       <td class=${classes({ weight: true, lit: stage === SOFTMAX })}>
         <${Measure} length=${100 * weight} number=${decimal(weight, 3)} />
       </td>
       <${MixCell} point=${share} lit=${stage === MIX} />
     </tr>`;
   });
-  const empty = [COMPARE, DIVIDE, MASK].map(
+  const empty = [COMPARE, DIVIDE].map(
     (number) => html`<td class=${classes({ lit: stage === number })}></td>`,
   );
   return html`<table class="stages">

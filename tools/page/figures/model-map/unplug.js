@@ -23,8 +23,8 @@ function cutAt(place, layer) {
 /** Whether a box is switched off. */
 export const isCut = (cuts, place, layer) => cuts.includes(cutAt(place, layer));
 
-/** The switches: a row for each part of a layer, on the side of its stack, and what belongs to no layer. */
-export function Unplug({ cuts, layers, onChange }) {
+/** The switches: the parts of a layer, a row for each stack; what belongs to no layer; `children` say what comes of it. */
+export function Unplug({ cuts, layer, onChange, children }) {
   const toggle = (cut) => onChange(cuts.includes(cut) ? cuts.filter((each) => each !== cut) : [...cuts, cut]);
   let first = true; // one stop of the tab key
   const button = (cut, name, label) => {
@@ -33,19 +33,21 @@ export function Unplug({ cuts, layers, onChange }) {
     return html`<${Button} class="switch" tabindex=${tabindex} pressed=${cuts.includes(cut)} aria-label=${`${name} off`} onClick=${() => toggle(cut)}>${label}<//>`;
   };
   const stacks = Object.entries(PARTS).map(([side, parts]) => {
-    const rows = parts.map((part) => {
+    const switches = parts.map((part) => {
       const name = LABELS[`${side} ${part}`];
-      const switches = Array.from({ length: layers }, (_, layer) =>
-        button(`${side} ${part} ${layer}`, `${name} of layer ${layer + 1}`, layer + 1),
+      return button(
+        `${side} ${part} ${layer}`,
+        `${name} of layer ${layer + 1}`,
+        name.replace(/^..coder /, ""),
       );
-      return html`<div class="row"><span>${name.replace(/^(encoder|decoder|masked) /, "")}</span>${switches}</div>`;
     });
-    return html`<div role="group" aria-label=${`Parts of the ${side}, by layer`}><b>${side}</b>${rows}</div>`;
+    return html`<div class="row"><b>${side}</b>${switches}</div>`;
   });
   const alone = Object.entries(ALONE).map(([cut, name]) => button(cut, name, name));
   return html`<div class="unplug" role="group" aria-label="Switch parts off" onKeyDown=${arrows("button")}>
-      <p class="title">Unplug a part, by layer</p>
-      <div class="stacks">${stacks}</div>
-      <div class="row alone">${alone}<${Button} tabindex="-1" off=${!cuts.length} onClick=${() => onChange([])}>plug all in<//></div>
+      <p class="title">Unplug, in layer ${layer + 1}</p>
+      ${stacks}
+      <div class="row"><b>or all</b>${alone}<${Button} tabindex="-1" off=${!cuts.length} onClick=${() => onChange([])}>plug all in<//></div>
+      ${children}
   </div>`;
 }

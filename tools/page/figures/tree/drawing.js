@@ -12,9 +12,6 @@ const Lines = ({ name, box, paths }) =>
     (path) => html`<path class=${path.name} d=${path.d} />`,
   )}</svg>`;
 
-/** The number of a node: of the toy a probability. */
-const numberOf = ({ text }, logp) => (text ? decimal(logp) : decimal(Math.exp(logp), 3).replace(/0$/, ""));
-
 /** A step: subwords, and the log-probability of all up to each. It is drawn again only where it has changed. */
 function Step({ scene, step, looks, isFork }) {
   const draw = () => {
@@ -24,7 +21,7 @@ function Step({ scene, step, looks, isFork }) {
       <span class="number" aria-hidden="true">${step}</span>
       ${nodes.map(
         ({ look, text, logp, style }) =>
-          html`<span class=${`node ${look}`} style=${style}><b lang=${WRITES.code}>${text}</b> <small>${numberOf(scene, logp)}</small></span>`,
+          html`<span class=${`node ${look}`} style=${style}><b lang=${WRITES.code}>${text}</b> <small>${decimal(logp)}</small></span>`,
       )}
       ${dots.map(({ look, style }) => html`<span class=${`node ${look}`} style=${style}></span>`)}
     `;
@@ -53,7 +50,7 @@ export function Key({ scene, at }) {
   const { over } = reached(scene, at);
   const end = over && forkOf(scene) >= 0 ? "fork" : "later";
   return html`<p class="legend" aria-hidden="true">
-    ${scene.text ? html`<span><small>−1.23</small> log-probability so far</span>` : html`<span><small>0.24</small> probability so far</span>`} <span>grey: given up</span>
+    <span><small>−1.23</small> log-probability so far</span> <span>grey: given up</span>
     <span class="greedy">the greedy path</span> <span class="best">${over ? "the winner" : "the best so far"}</span>
     <span class=${end}>greedy leaves the winner</span>
   </p>`;

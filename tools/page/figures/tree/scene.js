@@ -1,14 +1,12 @@
 // From a choice, a sentence and a width, to a scene: all steps of the search, each with what it keeps, and greedy
-// decoding beside it. Without a sentence it is the toy that is searched.
+// decoding beside it.
 
 import { SEARCHED } from "../lib/corpus.js";
 import { hintOfRead, readBy } from "../lib/sentence.js";
 import { ALPHA, searchFor } from "../model/search.js";
 import { finish, listing } from "../model/slices.js";
-import { toySearch } from "./toy.js";
 
-export const TOY = { text: "", width: 2 };
-export const SENTENCE = { text: SEARCHED[0], width: 3 };
+const FIRST = { text: SEARCHED[0], width: 3 };
 
 const rounded = (number) => Math.round(1e5 * number) / 1e5;
 
@@ -40,7 +38,7 @@ function stepOf(search, { before, paths }, greedy) {
 export function* sceneOf(model, choice) {
   const { text, width } = choice;
   const read = readBy(model, text);
-  const search = text ? yield* searchFor(model, read) : toySearch();
+  const search = yield* searchFor(model, read);
   const grown = yield* listing(search.beam(width, ALPHA));
   const greedy = yield* listing(search.greedy());
   const start = { kept: [noted(search, search.start)], best: 0, greedy: 0 };
@@ -49,16 +47,13 @@ export function* sceneOf(model, choice) {
   return {
     ...choice,
     read,
-    hint: text && hintOfRead(text, read, pieces),
+    hint: hintOfRead(text, read, pieces),
     steps: [start, ...steps],
     greedy: greedy.map((path) => noted(search, path)),
-    symbols: search.model.words.length - (text ? 0 : 2), // the toy never writes start and end
+    symbols: model.words.length,
     longest: search.longest,
   };
 }
 
-/** What the page shows before anybody has touched it: the toy. `next` is for a page without scripts. */
-export const firstScene = (model) => ({
-  ...finish(sceneOf(model, TOY)),
-  next: finish(sceneOf(model, SENTENCE)),
-});
+/** What the page shows before anybody has touched it. */
+export const firstScene = (model) => finish(sceneOf(model, FIRST));

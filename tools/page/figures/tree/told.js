@@ -8,9 +8,7 @@ const NUMBERS = ["no", "one", "two", "three", "four", "five"];
 const capital = (words) => words.replace(/^./, (letter) => letter.toUpperCase());
 const share = (number) => (number < 0.005 ? "under 0.01" : decimal(number));
 
-/** How likely a hypothesis is: of the toy as a probability. */
-const likely = ({ text }, { logp }, digits) =>
-  text ? `log-probability ${decimal(logp, digits)}` : `probability ${decimal(Math.exp(logp), 3)}`;
+const likely = ({ logp }, digits) => `log-probability ${decimal(logp, digits)}`;
 
 /** A whole sentence in quotation marks, among the words of another. */
 const cited = ({ text }) => `“${text.replace(/\.$/, "")}”`;
@@ -43,7 +41,7 @@ function whatIsKept(scene, at) {
   const who = one ? "One hypothesis" : `${capital(NUMBERS[going])} hypotheses`;
   const proposers = at === 1 ? "The start" : who;
   const proposed = `${proposers} ${one ? "proposes" : "propose"} ${grouped(going * symbols)} candidates`;
-  const total = `with ${likely(scene, last)}`;
+  const total = `with ${likely(last)}`;
   if (kept.length === 1) return `${places}${proposed}; the likeliest is kept: ${quoted(last)}, ${total}.`;
   return `${places}${proposed}; the ${NUMBERS[kept.length]} likeliest are kept, the last of them ${quoted(last)}, ${total}.`;
 }
@@ -70,10 +68,7 @@ function verdict(scene) {
   const winner = kept[best];
   const rival = greedy[greedy.length - 1];
   const digits = fork >= 0 && Math.abs(winner.score - rival.score) < 0.01 ? 4 : 2;
-  const worth = (node) =>
-    scene.text
-      ? `${likely(scene, node, digits)} and score ${decimal(node.score, digits)}`
-      : likely(scene, node);
+  const worth = (node) => `${likely(node, digits)} and score ${decimal(node.score, digits)}`;
   if (fork < 0) {
     const who = width === 1 ? "A beam of one is greedy decoding" : "Greedy decoding and the beam agree";
     return `${who}: both write ${cited(winner)}, with ${worth(winner)}.`;
@@ -100,7 +95,6 @@ export function told(scene, at) {
   const { kept, best } = scene.steps[last];
   if (over) return `${whyOver(scene)} ${verdict(scene)}`;
   if (done) return `${whyOver(scene)} Its best is ${quoted(kept[best])}. Greedy decoding still goes on.`;
-  const worth = scene.text ? `, with score ${decimal(kept[best].score)}` : "";
-  const score = `The best so far is ${quoted(kept[best])}${worth}.`;
+  const score = `The best so far is ${quoted(kept[best])}, with score ${decimal(kept[best].score)}.`;
   return `Step ${at}. ${whatIsKept(scene, at)} ${score} ${whereGreedy(scene, at)}`;
 }
