@@ -3348,21 +3348,22 @@ def what_the_demonstration_says():
 # ## Your own languages
 #
 # Nothing here depends on German, on English or on photographs. Put your pairs into a folder, one
-# sentence a line, plain or gzipped, so that line 7 of one file translates line 7 of the other. For
-# French and English these are the files (without `test` there are no scores), and the commands that
-# train the better model of the next Part on them, score it and use it:
+# sentence a line, plain or gzipped, so that line 7 of one file translates line 7 of the other. These are
+# the files for French and English (without `test` there are no scores), and commands that train a model
+# as in the next Part, score it and use it:
 #
 # ```
 # my-corpus/train.fr   my-corpus/val.fr   my-corpus/test.fr
 # my-corpus/train.en   my-corpus/val.en   my-corpus/test.en
 #
 # python the_annotated_transformer.py train --data my-corpus --languages fr-en --folder runs/mine \
-#     --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
+#     --N 3 --d-model 256 --d-ff 1024 --h 4 --vocab-size 8000 --dropout 0.2 --epochs 20
 # python the_annotated_transformer.py evaluate --model runs/mine
 # python the_annotated_transformer.py translate --model runs/mine "Un chien court."
 # ```
 #
-# These are the sizes of the third row. On two CPU cores, with sentences as short as captions, expect:
+# On two CPU cores, with sentences as short as captions, expect this (the command has the third row's
+# sizes):
 #
 # | pairs | layers, width | subwords | dropout | epochs | hours (bold: measured) |
 # | ---: | --- | ---: | ---: | ---: | ---: |
@@ -3918,10 +3919,10 @@ def roads_to_a_verb():
 
 
 # %% [markdown]
-# The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30. And yet even a
-# beam of 16 does not take them. A search for the likeliest sentence cannot add up sentences that mean the
-# same, and one by one each of the three loses to *raises*. What *auf* has to do with it, [Part 9](#auf)
-# finds out.
+# The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30: the model is
+# nearly undecided. What it writes does not show that, even with a beam of 16, because a search cannot add
+# up sentences that mean the same, and of single roads *rais* is by far the broadest. What *auf* has to do
+# with it, [Part 9](#auf) finds out.
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -4363,8 +4364,8 @@ def scores_of_the_model_at_hand():
 # <!-- end of results: choices -->
 #
 # **More epochs** seem to want **more dropout**. In eight epochs, 0.25 scores 2.2 less than 0.15; in 32,
-# where the batch is half as large, it scores 2.1 more than 0.1. After eight of those 32 epochs the run
-# with 0.1 is still ahead, by 37.0 to 35.7. The dropout that looks best in a short run need not be the
+# where the batch is half as large, it scores 2.1 more than 0.1. After eight of those 32 epochs, their logs
+# say, the run with 0.1 is still ahead, by 37.0 to 35.7. The dropout that looks best in a short run need not be the
 # best in a long one.
 #
 # **Half the batch** scores 1.5 more, which may be luck, and means twice the updates. The recipe scores
@@ -4393,13 +4394,13 @@ def scores_of_the_model_at_hand():
 #
 # <!-- end of results: steps -->
 #
-# Three steps hold. With **subwords**, with **one matrix** and with a **beam**, even the worst of three
-# models beats the best of those without, on both test sets. They are not equally certain. Subwords gain
-# most, although we cannot tell their share from that of another dropout and fewer weights. Of the
-# intervals of one matrix, one includes zero, and dropout was chosen in its favour. The beam costs no
-# training at all, only time. All three gain about twice as much on test 2017, as if they helped most
-# with text that is less familiar. Averaging and another $\alpha$ change nothing that we could tell from
-# chance.
+# Two steps hold by every measure. With **subwords** and with a **beam**, even the worst of three models
+# beats the best of those without, on both test sets, and no interval includes zero. Subwords gain most,
+# although we cannot tell their share from that of another dropout and fewer weights; the beam costs no
+# training at all, only time. With **one matrix**, too, the worst beats the best, but one of its intervals
+# includes zero, and dropout was chosen in its favour. All three gain more on test 2017, in BLEU and in
+# chrF, as if they helped most with text that is less familiar. Averaging and another $\alpha$ change
+# nothing that we could tell from chance.
 #
 # <a id="sceptic"></a>
 # A sceptic asks:
@@ -4413,8 +4414,8 @@ def scores_of_the_model_at_hand():
 #   are the interval. Drawn from three runs it is likely too narrow, so we count nothing on the strength
 #   of 0.03 to 0.5.
 # - **And where there is one seed?** The nine models of the first three rows tell how far two runs differ
-#   by chance: within a row, their validation BLEU has a standard deviation of 0.39, so one pair in twenty
-#   would be more than 1.3 apart. To be safe, we ask for two points.
+#   by chance: within a row, their validation BLEU has a standard deviation of 0.39, so (by Student's $t$,
+#   since nine are few) one pair in twenty is more than 1.3 apart. To be safe, we ask for two points.
 # - **Is the task typical?** No. The German captions are translations, which tend to be plainer than what people
 #   write of their own accord, and captions are short.
 # - **What is not compared?** The steps in another order, words and subwords at equal dropout and size,
@@ -4446,16 +4447,16 @@ def is_it_luck():
 
 
 # %% [markdown]
-# The two intervals overlap widely, because a draw of easy captions flatters both searches alike. The last
-# column, which compares them draw by draw, is the one to read: it is the probability of a gain like
-# this one if the beam were no better. Put your own translations in their place.
+# Each interval alone is wider than the gain. But a draw of easy captions flatters both searches alike, so
+# the last column compares them draw by draw. It is the probability of a gain like this one if the beam
+# were no better.
 #
 # <a id="outside"></a>
 # ## Beside other people's systems
 #
 # Is 42 a good score? Papers nearly always translate Multi30k out of English. But there are public
 # systems whose translations of these two test sets from German are on file, scored against the same
-# references with the same signature (of sacreBLEU 2.3.1). Ours plays at home: its training captions
+# references with the same settings (of sacreBLEU 2.3.1). Ours plays at home: its training captions
 # come from the collection of test 2016, whereas those two, as far as we know, were neither shown nor
 # tuned to captions of Multi30k. The tutorial's Transformer has learnt from the same captions as ours;
 # its score is of lower-cased words, as spaCy cuts them.
@@ -4538,8 +4539,8 @@ def is_it_luck():
 # The paper multiplies hours by GPUs and by an assumed speed instead. (§6.1, footnote 5)
 #
 # This Part in short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on
-# newer ones. Of the devices of Part 7, subwords, one matrix and a beam have gained in every run, on both
-# test sets; what averaging and the length penalty gain, if anything, three seeds cannot tell.
+# newer ones. Of the devices of Part 7, subwords and a beam gain, and one matrix probably does; what
+# averaging and the length penalty gain, if anything, three seeds cannot tell.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -4671,8 +4672,8 @@ def attention_maps_figure():
 # 76% of its weight to *hebt*: the particle finds its verb. The verb does not look back as firmly, and
 # gives *auf* at most 28% in any head.
 #
-# A softmax must spend its weight somewhere, and much of it lies on the full stop or the end, as if
-# parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+# A softmax must spend its weight somewhere, and in these maps much of it lies on the full stop, on the
+# end or, in the decoder, on the start, as if parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
 #
 # Here is one row of cross-attention from all heads, the fourth, in which the decoder writes the verb:
 
@@ -4734,9 +4735,9 @@ def habits_of_heads():
 
 # %% [markdown]
 # In the encoder, where even weights would give each place about 6%, head 3 of layer 3 gives 56% to the
-# token before, and head 2 of layer 1 a third to the next. In the decoder even weights would give 20% to
-# the position itself, and as much to the start. There head 3 of layer 2 gives more than half to itself,
-# and head 2 of that layer 36% to the start, which holds no word at all.
+# token before, and head 2 of layer 1 a third to the next. In the decoder, whose queries see only what is
+# to their left, even weights would give 20% to the position itself, and as much to the start. There head 2
+# of layer 2 gives 36% to the start, which holds no word at all.
 #
 # <a id="heads-off"></a>
 # ## Switching heads off
@@ -4767,8 +4768,9 @@ def without_head(attn: MultiHeadedAttention, head: int):
 
 # %% [markdown]
 # Perplexity on the reference translations is 4.3 with all heads. The table says by how much it rises, on
-# average over five samples of 200 validation sentences, without one head of a layer, without all but the
-# one that does best alone, and without all. Brackets: in some of the five samples it falls instead.
+# average over five samples of 200 validation sentences, when one head of a layer is removed, when only the
+# one is left that does best alone, and when all are gone. A number in brackets has another sign in some of
+# the samples.
 #
 # <!-- results: heads -->
 #
@@ -4788,7 +4790,7 @@ def without_head(attn: MultiHeadedAttention, head: int):
 #
 # No single head is worth more than 0.35. The three of the last cross-attention cost 0.57 if we remove
 # them one at a time and add up, and 1.00 at once. Perhaps the others do part of a missing one's work; but
-# perplexities need not add up, and the layers above have never been trained without that head.
+# perplexities need not add up, and nothing that follows a head has ever been trained without it.
 #
 # In the encoder, the head that reads the token before costs most, as much as its whole layer. In the
 # decoder, the two costliest attend to the start, so a head that uses a sink need not be idle. In larger
@@ -4833,7 +4835,7 @@ def predictions_by_layer():
 
 # %% [markdown]
 # Before the first layer, the model "predicts" the word that it has just read, as one may expect where
-# embeddings and generator share [one matrix](#one-matrix). Layer 1 keeps it, layer 2 guesses the next
+# embeddings and generator share [one matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the next
 # one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Is it always
 # like that? We count over a hundred captions and their reference translations.
 
@@ -4862,8 +4864,8 @@ def predictions_of_a_hundred():
 # <a id="feed-forward-holds"></a>
 # ## What feed-forward networks hold
 #
-# Two thirds of an encoder layer's parameters, to begin with, and almost half of a decoder layer's. Part 4
-# called them memories, in which a pattern is recognized and something is added ([its table](#break-it)).
+# They hold two thirds of an encoder layer's parameters, to begin with, and almost half of a decoder
+# layer's. [Part 4](#break-it) called them memories, in which a pattern is recognized and something is added.
 # What does the translator remember there? We switch networks off, by zeros in their second matrix, have
 # *Ein Xylophonist spielt* translated, and compare the loss on a hundred captions of tokens that begin a
 # word and of pieces inside one.
@@ -4903,9 +4905,10 @@ def without_their_memories():
 
 
 # %% [markdown]
-# The encoder's networks are hardly missed, even all three together. One of the decoder's is: without that
-# of layer 1 the loss inside words rises by 1.33, twelve times as much as at their beginnings, and the
-# xylophone dissolves into *xxxylylist*. **Without the first feed-forward network of the decoder this
+# The intact model has turned the player into an instrument already. The encoder's networks are missed
+# little, even all three together, and so are two of the decoder's. But without that of layer 1 the loss
+# inside words rises by 1.33, twelve times as much as at their beginnings, and the xylophone dissolves into
+# *xxxylylist*. **Without the first feed-forward network of the decoder this
 # model spells much worse.** Whether it keeps the spellings there, zeros cannot say, since all that
 # follows then reads a stream that it has never seen in training.
 #
@@ -4915,7 +4918,8 @@ def without_their_memories():
 # Now we operate on single vectors, and begin where you can predict the outcome. Take our sentence, A, and
 # another in which the ball is blue, B. In A's memory we replace one vector by B's at the same place, first
 # that of *Ein*, then that of *kleines*, and so on to the end. Which one makes the ball blue? A row of the
-# table gives the probability of B's translation, token by token, and what the model writes greedily.
+# table gives the probability of each token of B's translation after those before it, and what the model
+# writes greedily.
 
 
 # %%
@@ -5001,8 +5005,8 @@ def sieht_zu_or_sieht_an():
 # both sentences have the same word there, and although the particle still says *zu*. The word *at* hardly
 # notices. It rises from 0.29 to 0.80 with B's particle, which leaves *looking* where it was.
 #
-# Does the rule hold in other sentences? We make two dozen pairs of two subjects, four verbs and six
-# objects. For each token that B's memory makes likelier by at least 0.1, which of B's vectors does most
+# Does the rule hold in other sentences? We make two dozen pairs, the one above among them, of two
+# subjects, four verbs and six objects. For each token that B's memory makes likelier by at least 0.1, which of B's vectors does most
 # for it alone?
 
 
@@ -5064,23 +5068,9 @@ def other_ends_of_the_sentence():
 # Cut *auf* off, and little happens. The sentence is no longer complete, *rais* falls from 0.28 to 0.23,
 # and the model writes *A little girl raises a red ball* all the same, as it does for *hoch* and *an*.
 # Above all, the three roads to *pick*, which would be right for *auf*, are together no likelier with it
-# than without. **Whatever *auf* changes at the verb, it does not make it *pick*.** For this sentence the
-# first of our two stories is nearly true: the decoder hardly notices *auf*.
-#
-# Only *heraus* (out of something) shows in the translation. Does it reach the verb?
-
-
-# %%
-@example
-def auf_or_heraus():
-    frame = "Ein kleines Mädchen hebt einen roten Ball {}."
-    return table_of_swap(frame.format("auf"), frame.format("heraus"))
-
-
-# %% [markdown]
-# We cannot tell, because there is so little to carry. B's whole memory raises *pick* from 0.10 only to
-# 0.13, which a beam uses, whereas the greedy model still writes *raises*, and nothing follows from 0.03
-# in one sentence. The other half of our rule does hold for *hebt*: *out* comes with *heraus*.
+# than without. **Whatever *auf* changes at the verb, it does not make it *pick*.** Whether the encoder
+# fails to carry the particle or the decoder to use it, little comes of it, while *heraus* (out of
+# something) at least reaches the translation, as *out*.
 #
 # Why does the particle matter so much to *sieht* and so little to *hebt*? We look for particles at the
 # end of a clause in the training data, and sort the captions by the first of six English verbs in the
@@ -5109,11 +5099,12 @@ def examples_in_training():
 
 # %% [markdown]
 # All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that mislead
-# the model. But *hebt* occurs in 87, and there *raise* leads with 29, before *lift* with 17 and *pick*
-# with 14. Whoever knows only the verb does best to write *raise*, and that is what the model does. With
-# *sieht* and *schaut* it has seen *zu* 137 times and *an* 133 times. Our guess is that twelve examples
-# are too few. To be sure, one would have to add captions in which something is picked up, and train
-# again.
+# the model. But with *sieht* and *schaut* it has seen *zu* 137 times and *an* 133 times, and our guess is
+# that twelve examples are too few. Without *auf*, *hebt* can be much: in 87 captions it became *raise* 29
+# times, *lift* 17 times and *pick* 14 times. Our model does not even prefer *raise* (without *auf*, its
+# two roads have 0.25 together, and the three to *pick* 0.31), but *raise* wins the sentence because its
+# probability is not spread over three roads. To be sure of the twelve, one would have to add captions in
+# which something is picked up, and train again.
 #
 # <a id="try-inside"></a>
 # ## Try it with sentences of your own
@@ -5132,10 +5123,8 @@ def a_pair_of_your_own():
 
 # %% [markdown]
 # Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
-# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. One German word for
-# each English one, as our rule has it, is not always enough.
-#
-# *Sheet 4 in `docs/course` looks for two heads that do the same work, and has a bug hunt.*
+# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. One German vector for
+# each English word, as in the examples above, is not always enough.
 #
 # **You can now** see where a model looks, take a head out, read a prediction before it is finished, and
 # ask a single vector what it carries. As for *auf*, it finds its verb, and the model raises the ball all
@@ -5266,7 +5255,7 @@ def captions_that_nobody_wrote():
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. In a large model most of a pass is
 # waiting, because all its weights are read from memory to write one token; to judge ten tokens they are
-# read once as well. *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192))
+# read once as well (those of a mixture of experts are read as they are needed). *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192))
 # therefore lets a cheap draft propose several tokens, which the large model judges in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
@@ -5370,14 +5359,14 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but less
-# time, since a CPU has to compute what a GPU would do while it waits; and a draft that knows one word
-# survives only as long as one word is enough. A better draft is a small Transformer, or the large model
+# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but hardly
+# any time here: a GPU judges them while it would wait for its memory anyway, whereas our CPU has to work
+# for each. And a draft that knows one word survives only as long as one word is enough. A better draft is a small Transformer, or the large model
 # itself: with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it
 # learns to guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85
-# to 90 % of such guesses. Smaller weights are read faster, too: *quantized* to some four bits each, those
-# of its experts let [gpt-oss](https://arxiv.org/abs/2508.10925), with 120 billion parameters, run on one
-# GPU of 80 GB.
+# to 90 % of such guesses. Smaller weights are read faster, too. With those of its experts *quantized* to some
+# four bits each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of
+# 80 GB.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5414,23 +5403,23 @@ def tokens_of_a_pass():
 # Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
 # has simply never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests, each with a good answer, on
-# which alone the loss is taken (as in a [translator without an encoder](#one-sequence)). Then come
+# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, and the loss
+# is taken on the answers alone (as in a [translator without an encoder](#one-sequence)). Then come
 # *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
 # [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
 # let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
-# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. Beside what it was before,
-# $\pi_0$, the model $\pi$ has to make the preferred text $y_w$ more likely than the other, $y_l$:
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. Compared with what it
+# was before, $\pi_0$, the model $\pi$ has to raise the preferred text $y_w$ above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # <details><summary>Where is the reward?</summary>
 #
 # Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
-# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). A model
-# $\pi$ that gets the most reward, less $\beta$ times its KL divergence from $\pi_0$, gives away what
-# rewards it was after: up to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is
-# the loss.
+# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). Now let a
+# model $\pi$ collect as much reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a unit.
+# From the best such model one can read the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$.
+# Put into $\sigma$, that is the loss.
 #
 # </details>
 #
@@ -5546,8 +5535,8 @@ def prefer_dogs():
 # Place your bets. A small language model is built and trained as in Parts 1 to 3, and then once more for
 # each of these changes, with everything else as it was:
 #
-# - said to learn better at the same size: SwiGLU, rotary positions (or [ALiBi](#own-part)), a mixture of
-#   experts, Muon;
+# - said to learn better at the same size: SwiGLU, rotary positions, [ALiBi](#own-part) (scores fall with
+#   the distance), a mixture of experts, Muon;
 # - said to be as good with a smaller cache: grouped keys, down to a single head of them, windows, latents;
 # - said to be simpler or steadier: RMSNorm, QK-norm, no biases, AdamW, a schedule with a plateau.
 #
@@ -5590,11 +5579,11 @@ def prefer_dogs():
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. Latents, the mixture and the plateau come out worse. RMSNorm, QK-norm, no biases, SwiGLU
-# and grouped keys, even a single head of them, lie so near the first row that these runs cannot tell them
-# from it.
+# Muon and AdamW. Latents, the mixture and the plateau come out somewhat worse, and would have to do so with
+# other seeds before one could be sure. RMSNorm, QK-norm, no biases, SwiGLU and grouped keys, even a single
+# head of them, lie so near the first row that these runs cannot tell them from it.
 #
-# A smaller cache also writes faster, above all with a single head of keys. Even the model with all changes
+# Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all changes
 # overtakes the plain one, although it rotates and norms at every step. Muon takes its price in training.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
@@ -5647,7 +5636,8 @@ def share_of_the_mean():
 
 
 # %% [markdown]
-# Hardly anything: of a random vector as wide, the mean would have as much. RMSNorm ([Zhang and Sennrich,
+# Hardly anything. In a random vector of the translator's width, 192, the mean would have as much,
+# $1/192$ or 0.5%. RMSNorm ([Zhang and Sennrich,
 # 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the shift and divides by the root mean
 # square; its authors found it about as good, and faster. Biases have mostly gone as well, since
 # [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
@@ -5972,7 +5962,7 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 
 # %% [markdown]
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
-# rotated key depends on its place, so no fixed matrix can carry a query past it. DeepSeek therefore adds
+# rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore adds
 # a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids instead.
 #
 # <a id="recurrent"></a>
@@ -5984,8 +5974,8 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 # the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
 # the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
-# layer or so is full attention ([Qwen3.8](https://arxiv.org/abs/2608.30320), [Kimi
-# K3](https://arxiv.org/abs/2607.24653)). *Sparse* attention keeps all keys and reads few of them: in
+# layer or so looks back again, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by sparse
+# attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
 # [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
 # ### A mixture of experts
@@ -6056,10 +6046,10 @@ def loads_of_eight_experts():
 
 # %% [markdown]
 # These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
-# Left alone, the router prefers experts that are good already, which then learn even more, while others
-# get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et al.,
-# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437)), which
-# falls a little when it had more than its share of a batch, and rises when it had less. It counts when
+# Left alone, a router tends to prefer experts that are good already, which then learn even more, while
+# others get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et al.,
+# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437), beside a
+# very small loss), which falls a little when it had more than its share of a batch, and rises when it had less. It counts when
 # experts are chosen, but not in what they return.
 #
 # The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
@@ -6197,7 +6187,8 @@ OPTIMIZERS["muon"] = Muon
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
 # the steps as large as Adam's, so that rate and schedule can stay; it comes from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss. (`torch.optim.Muon`, for matrices alone, makes the same steps.)
+# loss. (With `adjust_lr_fn="match_rms_adamw"`, `torch.optim.Muon`, for matrices alone, makes the same
+# steps.)
 #
 # ### Schedules
 #
@@ -6358,12 +6349,13 @@ def beyond_the_training():
 
 # %% [markdown]
 # With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
-# but the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are
+# but the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two
+# layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
 # know; its authors therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. Many models with a long context are trained on briefly, on texts of that length, while
-# others rely on YaRN for a last stretch: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
+# differences. Many models get their long context from a brief last training on long texts, and some
+# rely on YaRN beyond that: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
 # was trained to 64K tokens and is used to 128K.
 #
 # (Row E of the paper's Table 3 has *learnt* vectors instead of sinusoids, and beyond the last of them
@@ -6479,10 +6471,10 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
-# that sees more stands further on.) Counted by their cells, they attend in eleven ways, which serve one
-# end, a smaller [cache](#cached-decoding): heads share keys, a short vector replaces them, or most layers
-# forget what is far away. One change has no column: subwords are made of *bytes* today, more than 100,000
-# of them, to which no text is unknown (since [GPT-2,
+# that sees more stands further on.) They disagree most about attention. Nearly all that they do there
+# serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
+# replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
+# subwords, more than 100,000 of them, are built from *bytes* today, so that no text is unknown (since [GPT-2,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
@@ -6533,11 +6525,11 @@ def check_a_cache_agrees_with_every_attention():
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because its plan has held. Attention mixes the positions, a network works on each
 # of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Even where the plan is being tried, it is recognizable: in
+# Even where somebody bends the plan, it can be recognized: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
 # layers of Kimi K3 attend to what earlier ones wrote.
 #
-# You have built all of it, with its masks, its loss and its cache, and you have seen what goes wrong when
+# You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of them, you will know where to look.
 #
 # <a id="try-today"></a>

@@ -175,11 +175,18 @@ batches, with the same learning rates:
 """
 
 
+NOT_YET = """\
+How much an encoder is worth at this size has not been measured yet. `python -m
+tools.results.one_sequence train 1` trains such a translator in about an hour, and `python -m
+tools.results` puts it here beside one with an encoder.
+"""
+
+
 def one_sequence() -> str:
     """The translator without an encoder, once it is on record, beside one with an encoder."""
     found = records.read("one-sequence")
     if not found:
-        return ""
+        return NOT_YET
     run = record(f"runs/{found['settings']['beside']}")
     records.check_comparable({"one sequence": found["made"], "two stacks": run["summary"]})
     beside = {"parameters": run["summary"]["parameters"], "log": run["log"]}
