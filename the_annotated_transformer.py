@@ -3336,10 +3336,9 @@ def what_the_demonstration_says():
 
 
 # %% [markdown]
-# The last sentence might stand in a newspaper: hardly a word of it occurs in captions, and hardly a word
-# is left. In the third the model takes *auf*, half of a verb, for a preposition; in the words of the
-# model that wrote the opening, the girl *is swinging on a red ball on*. If your words are others, nothing
-# is wrong, because processors round sums differently, and training magnifies the difference.
+# The last sentence might stand in a newspaper: hardly a noun of it occurs in captions, and hardly a word
+# is left. In the third the model takes *auf*, half of a verb, for a preposition. If your words are others,
+# nothing is wrong, because processors round sums differently, and training magnifies the difference.
 #
 # Decoded greedily, three such models score [24 of 100](#failures) on the validation split in BLEU, which
 # [Part 8](#bleu) explains. Three of Part 7 score [42](#averaging).
@@ -3919,10 +3918,10 @@ def roads_to_a_verb():
 
 
 # %% [markdown]
-# The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30: the model is
-# nearly undecided. What it writes does not show that, even with a beam of 16, because a search cannot add
-# up sentences that mean the same, and of single roads *rais* is by far the broadest. What *auf* has to do
-# with it, [Part 9](#auf) finds out.
+# The three roads to *pick* together have 0.28, hardly less than the two to *raise*, 0.30: between these
+# two verbs the model is nearly undecided. What it writes does not show that, even with a beam of 16,
+# because a search cannot add up sentences that mean the same, and of single roads *rais* is by far the
+# broadest. What *auf* has to do with it, [Part 9](#auf) finds out.
 #
 # <a id="cached-decoding"></a>
 # ## Decoding with a cache
@@ -4182,9 +4181,10 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 #
 # <!-- end of results: averaging -->
 #
-# Not that we could tell: the mean loses two tenths when we decode greedily, and gains two with a beam.
-# Our learning rate has fallen to zero by then, and a model that has come to rest probably has no noise
-# left to average away.
+# Not that we could tell. In our runs the learning rate has fallen to zero by then, and a model that has
+# come to rest probably has no noise left to average away. With the paper's schedule the rate is still two
+# fifths of its peak at the end, and that run's last six epochs do scatter, from 40.7 to 41.7. The mean is
+# not better than the best of them, but it spares us the choice.
 #
 # **You can now** load a translator in one line and train one whose vocabulary has no holes; you know what
 # a beam finds and what it cannot, and why a cache makes it fast.
@@ -4364,9 +4364,9 @@ def scores_of_the_model_at_hand():
 # <!-- end of results: choices -->
 #
 # **More epochs** seem to want **more dropout**. In eight epochs, 0.25 scores 2.2 less than 0.15; in 32,
-# where the batch is half as large, it scores 2.1 more than 0.1. After eight of those 32 epochs, their logs
-# say, the run with 0.1 is still ahead, by 37.0 to 35.7. The dropout that looks best in a short run need not be the
-# best in a long one.
+# where the batch is half as large, it scores 2.1 more than 0.1. After eight of those 32 epochs, their
+# logs say, the run with 0.1 is still ahead, by 37.0 to 35.7. The dropout that looks best in a short run
+# need not be the best in a long one.
 #
 # **Half the batch** scores 1.5 more, which may be luck, and means twice the updates. The recipe scores
 # another 3.6 more, but since it has four times the epochs *and* more dropout, the trials cannot say which
@@ -4502,7 +4502,7 @@ def is_it_luck():
 #
 # <details><summary>The rows of the ablation</summary>
 #
-# *8 → 1: −0.9* means that one head scores 0.9 less than the base model's eight, each by one score.
+# *8 → 1: −0.9* means that one head scores 0.9 less than the base model's eight.
 #
 # | changed | change in BLEU |
 # | --- | --- |
@@ -4673,9 +4673,10 @@ def attention_maps_figure():
 # gives *auf* at most 28% in any head.
 #
 # A softmax must spend its weight somewhere, and in these maps much of it lies on the full stop, on the
-# end or, in the decoder, on the start, as if parked. Such a place is an **attention sink** ([Xiao et al., 2024](https://arxiv.org/abs/2309.17453)).
+# end or, in the decoder, on the start, as if parked. Such a place is an **attention sink** ([Xiao et al.,
+# 2024](https://arxiv.org/abs/2309.17453)).
 #
-# Here is one row of cross-attention from all heads, the fourth, in which the decoder writes the verb:
+# Here is what all nine heads of cross-attention do at one position, where the decoder writes the verb:
 
 
 # %% tags=["hide-input"]
@@ -4693,8 +4694,8 @@ def where_the_verb_looks():
 # Six of nine heads give at least 88% of their weight to *hebt* while the decoder writes *rais*, the first
 # subword of *raises*, and none gives more than 7% to *auf*. That leaves two stories: either the decoder
 # ignores *auf*, or the encoder has already carried it to *hebt*, where the decoder finds both halves of
-# the verb in one place. Above the first layer a position is no longer one word, because it has taken in
-# parts of others, and **a map does not tell whose words are read there**.
+# the verb in one place. Above the encoder's first layer a position is no longer one word, because it has
+# taken in parts of others, and **a map does not tell whose words are read there**.
 #
 # <a id="single-heads"></a>
 # ## Habits of heads
@@ -4835,9 +4836,9 @@ def predictions_by_layer():
 
 # %% [markdown]
 # Before the first layer, the model "predicts" the word that it has just read, as one may expect where
-# embeddings and generator share [one matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the next
-# one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Is it always
-# like that? We count over a hundred captions and their reference translations.
+# embeddings and generator share [one matrix](#one-matrix). Layer 1 mostly keeps it, layer 2 guesses the
+# next one, and layer 3 changes two guesses: *young* becomes *little*, and *is* becomes *rais*. Is it
+# always like that? We count over a hundred captions and their reference translations.
 
 
 # %% tags=["hide-input"]
@@ -4865,10 +4866,10 @@ def predictions_of_a_hundred():
 # ## What feed-forward networks hold
 #
 # They hold two thirds of an encoder layer's parameters, to begin with, and almost half of a decoder
-# layer's. [Part 4](#break-it) called them memories, in which a pattern is recognized and something is added.
-# What does the translator remember there? We switch networks off, by zeros in their second matrix, have
-# *Ein Xylophonist spielt* translated, and compare the loss on a hundred captions of tokens that begin a
-# word and of pieces inside one.
+# layer's. [Part 4](#break-it) called them memories, in which a pattern is recognized and something is
+# added. What does the translator remember there? We switch networks off, by zeros in their second matrix,
+# have *Ein Xylophonist spielt* translated, and compare, over a hundred captions, the loss of tokens that
+# begin a word with that of pieces inside one.
 
 
 # %% tags=["hide-input"]
@@ -4906,9 +4907,9 @@ def without_their_memories():
 
 # %% [markdown]
 # The intact model has turned the player into an instrument already. The encoder's networks are missed
-# little, even all three together, and so are two of the decoder's. But without that of layer 1 the loss
-# inside words rises by 1.33, twelve times as much as at their beginnings, and the xylophone dissolves into
-# *xxxylylist*. **Without the first feed-forward network of the decoder this
+# little, even all three together, and so are two of the decoder's, one at a time. But without that of
+# layer 1 the loss inside words rises by 1.33, twelve times as much as at their beginnings, and the
+# xylophone dissolves into *xxxylylist*. **Without the first feed-forward network of the decoder this
 # model spells much worse.** Whether it keeps the spellings there, zeros cannot say, since all that
 # follows then reads a stream that it has never seen in training.
 #
@@ -4981,9 +4982,9 @@ def red_becomes_blue():
 
 # %% [markdown]
 # A blue ball, by one vector of ten: that of *blauen* raises the probability of *blue* from 0.00 to 0.97,
-# and the other nine do not help it. This is called **activation patching** ([Vig et al.,
-# 2020](https://arxiv.org/abs/2004.12265)), and it can answer where a map cannot: had the decoder read the
-# colour elsewhere, this vector would have changed nothing.
+# and the other nine do not help it. This is called **activation patching**, or causal mediation ([Vig et
+# al., 2020](https://arxiv.org/abs/2004.12265)), and it can answer where a map cannot: had the decoder
+# read the colour only elsewhere, this vector would have changed nothing.
 #
 # Now the two halves of a verb. *Sieht … zu* means *watches*, and *sieht … an* means *looks at*, so the
 # particle decides two English words, the verb and *at*. First the rule, then the test:
@@ -5006,8 +5007,8 @@ def sieht_zu_or_sieht_an():
 # notices. It rises from 0.29 to 0.80 with B's particle, which leaves *looking* where it was.
 #
 # Does the rule hold in other sentences? We make two dozen pairs, the one above among them, of two
-# subjects, four verbs and six objects. For each token that B's memory makes likelier by at least 0.1, which of B's vectors does most
-# for it alone?
+# subjects, four verbs and six objects. For each token that B's memory makes likelier by at least 0.1,
+# which of B's vectors does most for it alone?
 
 
 # %% tags=["hide-input"]
@@ -5040,11 +5041,11 @@ def which_vector_does_most():
 
 
 # %% [markdown]
-# Each token that the rule speaks of follows the vector that it names: *at*, *through* and *down* the
-# German particle, 21 times, and *looking* the German verb, eight times. But the English verb changes in a
-# single contrast, *zu* or *an*, with two verbs that mean the same. And *down* should have come eight
-# times: *Eine Frau klettert die Treppe hinunter* becomes *A woman climbs the stairs*, and nobody climbs
-# down.
+# Wherever B's translation has a token that the rule speaks of, it follows the vector that the rule names:
+# *at*, *through* and *down* the German particle, 21 times, and *looking* the German verb, eight times.
+# But the English verb changes in a single contrast, *zu* or *an*, with two verbs that mean the same. And
+# *down* should have come eight times: *Eine Frau klettert die Treppe hinunter* becomes *A woman climbs
+# the stairs*, and nobody climbs down.
 #
 # <a id="auf"></a>
 # ## What happens to *auf*?
@@ -5100,11 +5101,11 @@ def examples_in_training():
 # %% [markdown]
 # All twelve times *hebt … auf* was *pick*, and not once *raise*, so it is not these captions that mislead
 # the model. But with *sieht* and *schaut* it has seen *zu* 137 times and *an* 133 times, and our guess is
-# that twelve examples are too few. Without *auf*, *hebt* can be much: in 87 captions it became *raise* 29
-# times, *lift* 17 times and *pick* 14 times. Our model does not even prefer *raise* (without *auf*, its
-# two roads have 0.25 together, and the three to *pick* 0.31), but *raise* wins the sentence because its
-# probability is not spread over three roads. To be sure of the twelve, one would have to add captions in
-# which something is picked up, and train again.
+# that twelve examples are too few. In the other 75 captions, *hebt* became *raise* 29 times, *lift* 17
+# times, and *pick* only twice. Yet even without *auf* the model gives the three roads to *pick* 0.31 and
+# the two to *raise* 0.25. It knows both verbs for *hebt*, but it has not learnt that *auf* decides between
+# them. To be sure of the twelve, one would have to add captions in which something is picked up, and train
+# again.
 #
 # <a id="try-inside"></a>
 # ## Try it with sentences of your own
@@ -5123,7 +5124,7 @@ def a_pair_of_your_own():
 
 # %% [markdown]
 # Either bet loses. *Frau* raises *her* from 0.01 to 0.30 and makes a woman with his dog, *ihren* raises it
-# to 0.34 and makes a man with hers, and only all of B's vectors together reach 0.91. One German vector for
+# to 0.34 and makes a man with hers, and all of B's vectors together reach 0.91. One German vector for
 # each English word, as in the examples above, is not always enough.
 #
 # **You can now** see where a model looks, take a head out, read a prediction before it is finished, and
@@ -5253,10 +5254,11 @@ def captions_that_nobody_wrote():
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. In a large model most of a pass is
-# waiting, because all its weights are read from memory to write one token; to judge ten tokens they are
-# read once as well (those of a mixture of experts are read as they are needed). *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192))
-# therefore lets a cheap draft propose several tokens, which the large model judges in a single pass.
+# would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
+# text, most of a pass is waiting, because all its weights are read from memory to write one token; to
+# judge ten tokens they are read once as well (those of a mixture of experts are read as they are needed).
+# *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) therefore lets a
+# cheap draft propose several tokens, which the large model judges in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
 # is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
@@ -5359,14 +5361,14 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but hardly
-# any time here: a GPU judges them while it would wait for its memory anyway, whereas our CPU has to work
-# for each. And a draft that knows one word survives only as long as one word is enough. A better draft is a small Transformer, or the large model
-# itself: with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it
-# learns to guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85
-# to 90 % of such guesses. Smaller weights are read faster, too. With those of its experts *quantized* to some
-# four bits each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of
-# 80 GB.
+# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but here
+# far less time: a GPU judges them while it would wait for its memory anyway, whereas our CPU has to work
+# for each. And a draft that knows one word survives only as long as one word is enough. A better draft is
+# a small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
+# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. Smaller weights are
+# read faster, too. With those of its experts *quantized* to some four bits each,
+# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5408,18 +5410,18 @@ def tokens_of_a_pass():
 # *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
 # [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
 # let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
-# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. Compared with what it
-# was before, $\pi_0$, the model $\pi$ has to raise the preferred text $y_w$ above the other, $y_l$:
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
+# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # <details><summary>Where is the reward?</summary>
 #
 # Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
-# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). Now let a
-# model $\pi$ collect as much reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a unit.
-# From the best such model one can read the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$.
-# Put into $\sigma$, that is the loss.
+# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). Now let
+# a model $\pi$ collect as much reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a
+# unit. From the best such model one can read the rewards: up to a constant, they are $\beta \log(\pi /
+# \pi_0)$. Put into $\sigma$, that is the loss.
 #
 # </details>
 #
@@ -5563,7 +5565,8 @@ def prefer_dogs():
 # | warm-up, stable, decay | 28.1 | 1 | 1.05 M | 6,710 (6,298–6,854) | 7,329 (6,731–7,528) | 4,096 |
 # | together | 19.0 | 1 | 1.04 M | 5,653 (5,400–5,890) | 8,064 (7,217–8,194) | 2,048 |
 #
-# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts of 256 tokens with a cache.
+# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts
+# of 256 tokens with a cache.
 #
 # *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 273f2d8*
 #
@@ -5579,12 +5582,13 @@ def prefer_dogs():
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. Latents, the mixture and the plateau come out somewhat worse, and would have to do so with
-# other seeds before one could be sure. RMSNorm, QK-norm, no biases, SwiGLU and grouped keys, even a single
-# head of them, lie so near the first row that these runs cannot tell them from it.
+# Muon and AdamW. Latents, the mixture and the plateau come out somewhat worse, and would have to do so
+# with other seeds before one could be sure. RMSNorm, QK-norm, no biases, SwiGLU and grouped keys, even a
+# single head of them, lie so near the first row that these runs cannot tell them from it.
 #
-# Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all changes
-# overtakes the plain one, although it rotates and norms at every step. Muon takes its price in training.
+# Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all
+# changes overtakes the plain one, although it rotates and norms at every step. Muon takes its price in
+# training.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
 # gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
@@ -5672,8 +5676,8 @@ PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
 #
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2. On
-# the bench that does not pay. In Shazeer's larger models it did, for which he gives no reason but "divine
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2. The
+# bench sees no gain. Shazeer's larger models had one, for which he gives no reason but "divine
 # benevolence".
 
 
@@ -5962,8 +5966,9 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 
 # %% [markdown]
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
-# rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore adds
-# a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids instead.
+# rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
+# adds a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids
+# instead, and its latents are only as wide as one head, whereas DeepSeek's have the width of four.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
@@ -5975,8 +5980,8 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
 # the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
 # layer or so looks back again, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by sparse
-# attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
-# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+# attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads
+# few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
 # ### A mixture of experts
 #
@@ -6047,13 +6052,13 @@ def loads_of_eight_experts():
 # %% [markdown]
 # These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et al.,
-# 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437), beside a
-# very small loss), which falls a little when it had more than its share of a batch, and rises when it had less. It counts when
-# experts are chosen, but not in what they return.
+# others get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et
+# al., 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437), beside
+# a very small loss), which falls a little when it had more than its share of a batch, and rises when it
+# had less. It counts when experts are chosen, but not in what they return.
 #
 # The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
-# one on the bench does not pay, perhaps because each expert sees only a quarter of so few tokens.
+# one on the bench gains nothing, perhaps because each expert sees only a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -6124,7 +6129,8 @@ def directions_of_a_gradient():
     model = copy.deepcopy(translator.model)
     batch = move(collate(hundred_captions(translator)[:20]), translator.device)
     states = model(batch.src, batch.tgt, batch.src_mask, batch.tgt_mask)
-    F.nll_loss(model.generator(states).flatten(0, 1), batch.tgt_y.flatten()).backward()
+    log_probs = model.generator(states).flatten(0, 1)
+    F.nll_loss(log_probs, batch.tgt_y.flatten(), ignore_index=PAD).backward()
     gradient = model.encoder.layers[0].feed_forward.widen.weight.grad  # (d_ff, D)
     rows = []
     for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
@@ -6219,7 +6225,7 @@ SCHEDULES["stable_decay"] = stable_decay_rate
 
 # %% [markdown]
 # The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine
-# better; on the bench the straight line is.
+# better; on the bench the straight line looks better, too.
 #
 # ### All together
 #
@@ -6434,8 +6440,8 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # ## What models of 2026 are made of
 #
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
-# in terms of [the changes above](#since-2017). In which column do all models since Llama 3 agree, and in
-# which do they disagree most?
+# in terms of [the changes above](#since-2017). In which column do the models since Llama 3 agree most,
+# and in which least?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
@@ -6474,7 +6480,8 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # that sees more stands further on.) They disagree most about attention. Nearly all that they do there
 # serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
 # replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
-# subwords, more than 100,000 of them, are built from *bytes* today, so that no text is unknown (since [GPT-2,
+# subwords, often more than 100,000 of them, are mostly built from *bytes* today, so that no text is
+# unknown (since [GPT-2,
 # 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
 #
 # <a id="own-part"></a>
