@@ -5582,9 +5582,9 @@ def prefer_dogs():
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. Latents, the mixture and the plateau come out somewhat worse, and would have to do so
-# with other seeds before one could be sure. RMSNorm, QK-norm, no biases, SwiGLU and grouped keys, even a
-# single head of them, lie so near the first row that these runs cannot tell them from it.
+# Muon and AdamW. SwiGLU, latents and the plateau come out a little worse with both of their seeds, and so
+# does the mixture with its one. RMSNorm, QK-norm, no biases and grouped keys, even a single head of them,
+# lie so near the first row that these runs cannot tell them from it.
 #
 # Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all
 # changes overtakes the plain one, although it rotates and norms at every step. Muon takes its price in
