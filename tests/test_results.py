@@ -30,7 +30,7 @@ def toy(small_config, tmp_path, monkeypatch):
         "RUNS": {"words-1": words, "subwords-1": subwords},
         "ROWS": (first, second),
         "RECIPE": second,
-        "OTHER": dataclasses.replace(first, name="other"),
+        "OUTSIDE": dataclasses.replace(first, name="outside"),
         "FULL": ("subwords-1",),
         "SHIPPED": dataclasses.replace(second, name="int8"),
         "CORPUS": small_config.data,
@@ -68,7 +68,7 @@ def test_everything_is_made_once(at, toy, monkeypatch):
     assert [row["averaged"] for row in records.read("averaging")["sweep"]] == [0, 1, 2]
     entries = records.read("scores")["scores"]
     rows = sorted(entry["row"] for entry in entries)
-    assert rows == ["int8", "other", "subwords", "words"]
+    assert rows == ["int8", "outside", "subwords", "words"]
     formats = records.read("pretrained")["formats"]
     assert formats["int8"]["MB"] < formats["fp32"]["MB"]
     assert at.load_trained_model(records.PRETRAINED).name == records.made_with_shipped()["model"]
@@ -111,7 +111,7 @@ def test_a_run_that_would_not_compare_is_not_trained(toy, monkeypatch, capsys):
 
 def test_a_name_that_is_not_planned_is_refused(toy, capsys):
     assert results.main(["bert"]) == 1
-    known = "these are: words, subwords, other, words-1, subwords-1"
+    known = "these are: words, subwords, outside, words-1, subwords-1"
     assert f"bert is not planned in tools/results/plan.py; {known}" in capsys.readouterr().err
 
 
@@ -151,7 +151,7 @@ def test_two_commands_at_once_are_refused(toy, capsys):
 
 def test_runs_of_one_table_are_those_that_must_compare():
     assert plan.beside("search-base") == plan.TRIALS.keys()
-    assert plan.beside("recipe-1") >= {plan.OUTSIDE, plan.PAPER, "words-seed-2", *plan.TRIALS}
+    assert plan.beside("recipe-1") >= {*plan.OUTSIDE.runs, plan.PAPER, "words-seed-2", *plan.TRIALS}
     assert plan.beside("post-norm-0.75") == {run for run in plan.RUNS if "-norm-" in run}
 
 

@@ -74,7 +74,7 @@ def train(name: str) -> None:
     if name == plan.WATCHED:
         learning.train_watched(config, folder)
         learning.put_on_record(folder, now)
-    elif name == plan.OUTSIDE:
+    elif name in plan.OUTSIDE.runs:
         outside.train_outside(config, folder)
     else:
         at.train_model(config, folder)

@@ -1,6 +1,5 @@
 """The recipe: its scores step by step, how its settings were chosen, and the shipped model."""
 
-from dataclasses import replace
 from statistics import mean
 
 from tools import records
@@ -32,7 +31,6 @@ BESIDES = {  # what differs from the row above besides the step itself
     "beam": "nothing",
     "averaging": "six epochs, not the best one of them",
     "recipe": "nothing",
-    "en-de": "direction; one seed",
 }
 
 
@@ -48,10 +46,10 @@ def mean_bleu(row: plan.Row, split: str) -> str:
 
 def steps() -> str:
     """Every step: its scores, its gains with their intervals, and what else it changes."""
-    runs_that_compare(run for row in plan.scored() for run in row.runs)
+    runs_that_compare(run for row in plan.ROWS for run in row.runs)
     found = {(step["row"], step["split"]): step for step in record("steps")["steps"]}
     rows = []
-    for row in plan.scored():
+    for row in plan.ROWS:
         cells = [row.step]
         for split in plan.TESTS:
             gain = "–"
@@ -68,9 +66,14 @@ BOARD = "https://github.com/Helsinki-NLP/{}-MT-leaderboard/tree/{}/models/{}"
 OPUS = BOARD.format("OPUS", "master", "Tatoeba-MT-models/deu-eng/opus-2021-02-22")
 WMT = BOARD.format("External", "master", "huggingface/facebook/wmt19-de-en")
 CAPTIONS = "29,000 pairs of captions"
-# Name, training text, BLEU and chrF of either test set, as multi30k_test_*_flickr.deu-eng.eval in
-# the folders above has them.
+TUTORIAL = (
+    "https://github.com/bentrevett/pytorch-seq2seq/blob/041994c351cc1d743fc589756dd888d146336cc2/"
+    "6%20-%20Attention%20is%20All%20You%20Need.ipynb"
+)
+# Name, training text, BLEU and chrF of either test set, as the tutorial's last cell and
+# multi30k_test_*_flickr.deu-eng.eval in the folders above have them.
 PUBLISHED = (
+    (f"[a tutorial's Transformer]({TUTORIAL})", CAPTIONS, "36.1", "–", "–", "–"),
     (f"[OPUS-MT]({OPUS}), 2021", *("OPUS, texts of many kinds", "40.4", "60.9", "41.4", "63.6")),
     (
         f"[one model of Facebook's entry to WMT 2019]({WMT})",
@@ -81,13 +84,10 @@ PUBLISHED = (
 
 def systems() -> str:
     """Our recipe beside systems of others, from German to English."""
-    ours = [plan.RECIPE]
-    outside = replace(plan.RECIPE, name="outside", step="nn.Transformer", runs=(plan.OUTSIDE,))
-    if all(score_of(outside, plan.OUTSIDE, split) for split in plan.TESTS):
-        ours.append(outside)
+    ours = {"our recipe, three seeds": plan.RECIPE, "`nn.Transformer` in our recipe": plan.OUTSIDE}
+    runs_that_compare(run for row in ours.values() for run in row.runs)
     rows = []
-    for row in ours:
-        name = "our recipe" if row is plan.RECIPE else "our recipe with `nn.Transformer`"
+    for name, row in ours.items():
         cells = [f(row, split) for split in plan.TESTS for f in (mean_bleu, chrf)]
         rows.append([name, CAPTIONS, *cells])
     tests = [f"{test} {what}" for test in plan.TESTS.values() for what in ("BLEU", "chrF")]
@@ -118,17 +118,22 @@ def beam() -> str:
 
 def averaging() -> str:
     """Validation BLEU of the last epoch and of the mean of the last ones, greedy and by a beam."""
-    runs = runs_that_compare(plan.FULL)
+    runs = runs_that_compare([*plan.FULL, plan.PAPER])
     found = record("averaging")
     records.check_comparable({"greedy": runs[found["run"]]["summary"], "by a beam": found["made"]})
     beam = {cell["averaged"]: f"{cell['bleu']:.1f}" for cell in found["sweep"]}
     last = [run["log"][-1]["bleu"] for run in runs.values()]
     means = [run["summary"]["mean"]["bleu"] for run in runs.values()]
-    rows = [
-        ["the last epoch", with_range(last, 1), beam[1]],
-        [f"the mean of the last {plan.AVERAGED}", with_range(means, 1), beam[plan.AVERAGED]],
-    ]
-    return table(["weights of", "greedy, three seeds", f"beam of {plan.BEAM}, one seed"], rows)
+    rows = []
+    for name, averaged, (*ours, paper) in (
+        ("the last epoch", 1, last),
+        (f"the mean of the last {plan.AVERAGED}", plan.AVERAGED, means),
+    ):
+        rows.append([name, with_range(ours, 1), beam[averaged], f"{paper:.1f}"])
+    by_beam = f"beam of {plan.BEAM}, one seed"
+    return table(
+        ["weights of", "greedy, three seeds", by_beam, "greedy, the paper's schedule"], rows
+    )
 
 
 def choices() -> str:
@@ -136,9 +141,9 @@ def choices() -> str:
     rows = []
     for name, run in runs_that_compare(plan.TRIALS).items():
         last = run["log"][-1]
-        numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}", f"{last['perplexity']:.2f}"
+        numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}"
         rows.append([str(last["epoch"]), plan.TRIALS[name], *numbers])
-    return table(["epochs", "settings", "updates", "BLEU", "perplexity"], rows)
+    return table(["epochs", "settings", "updates", "BLEU"], rows)
 
 
 def heads() -> str:
@@ -170,11 +175,18 @@ batches, with the same learning rates:
 """
 
 
+NOT_YET = """\
+How much an encoder is worth at this size has not been measured yet. `python -m
+tools.results.one_sequence train 1` trains such a translator in about an hour, and `python -m
+tools.results` puts it here beside one with an encoder.
+"""
+
+
 def one_sequence() -> str:
     """The translator without an encoder, once it is on record, beside one with an encoder."""
     found = records.read("one-sequence")
     if not found:
-        return ""
+        return NOT_YET
     run = record(f"runs/{found['settings']['beside']}")
     records.check_comparable({"one sequence": found["made"], "two stacks": run["summary"]})
     beside = {"parameters": run["summary"]["parameters"], "log": run["log"]}

@@ -2,7 +2,7 @@
 //
 // attention-maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
 
-import { READS, WRITES } from "./lib/corpus.js";
+import { WRITES } from "./lib/corpus.js";
 import { SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
@@ -32,9 +32,6 @@ export function AttentionMaps({ scene: first }) {
   return html`<div class="attention-maps">
     <div class="words">
       <${SentenceField} id="attention-german" sentence=${sentence} />
-      <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
-        ${first.sentences.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
-      </div>
       <p class="line" role="status">${line || sentence.hint}</p>
     </div>
     <p class="translated" lang=${WRITES.code}>${scene.translation}</p>

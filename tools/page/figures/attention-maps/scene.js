@@ -75,8 +75,5 @@ export function* sceneOf(model, { text }) {
   };
 }
 
-/** What the page shows before anybody has touched it; `rows` are those of the chart in the notebook. */
-export function firstScene(model, rows) {
-  const sentences = [...new Set(rows.map(({ sentence }) => sentence))];
-  return { ...finish(sceneOf(model, { text: SENTENCE })), sentences };
-}
+/** What the page shows before anybody has touched it. */
+export const firstScene = (model) => finish(sceneOf(model, { text: SENTENCE }));
