@@ -5563,7 +5563,7 @@ def prefer_dogs():
 # | one head of keys | 27.3 | 1 | 1.05 M | 6,573 (6,459–6,752) | 11,498 (10,747–11,616) | 1,024 |
 # | windows in two layers of four | 23.9 | 1 | 1.05 M | 6,665 (6,535–6,805) | 8,359 (8,147–8,940) | 2,305 |
 # | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,636 (6,149–6,765) | 9,911 (9,083–10,184) | 512 |
-# | mixture of experts, 2 of 8 | 28.1 | 1 | 1.06 M of 2.64 M | 6,124 (5,863–6,152) | 5,633 (5,192–5,789) | 4,096 |
+# | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 6,124 (5,863–6,152) | 5,633 (5,192–5,789) | 4,096 |
 # | no biases | 27.0 | 1 | 1.04 M | 6,556 (6,426–6,815) | 7,191 (6,848–7,416) | 4,096 |
 # | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,478 (6,270–6,777) | 7,014 (6,443–7,373) | 4,096 |
 # | Muon | 24.8 | 1 | 1.05 M | 5,668 (5,514–6,135) | 7,217 (6,639–7,481) | 4,096 |
@@ -5586,8 +5586,8 @@ def prefer_dogs():
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. SwiGLU, latents and the plateau come out a little worse with both of their seeds, and so
-# does the mixture with its one. RMSNorm, QK-norm, no biases and grouped keys, even a single head of them,
+# Muon and AdamW. SwiGLU, latents, the mixture and the plateau come out a little worse with both of their
+# seeds. RMSNorm, QK-norm, no biases and grouped keys, even a single head of them,
 # lie so near the first row that these runs cannot tell them from it.
 #
 # Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all
