@@ -50,6 +50,7 @@ def blindfold(box, name: str) -> None:
     before = button.get_attribute("aria-pressed")
     button.click()
     expect(button).not_to_have_attribute("aria-pressed", before)
+    expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
 
 
 def overrule(box, how: str = "click") -> str:
@@ -294,10 +295,12 @@ def test_blindfolds_and_covered_words_are_part_of_the_address(browser, tab, box)
     blindfold(box, "forget the order")
     box.locator(".german button").nth(2).click()
     box.locator(".german [aria-pressed=true]").wait_for()
+    expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
     box.get_by_role("button", name="Send this").click()
     tab.wait_for_function("location.hash.startsWith('#s=')")
     other = figure(watched(browser, tab.url, reduced_motion="reduce"), "translator")
     other.locator(".german [aria-pressed=true]").wait_for()
+    expect(other.locator(".english")).to_have_attribute("aria-busy", "false")
     for part in (".english", ".german", ".ghost", ".offers", ".blindfolds [aria-pressed=true]"):
         assert other.locator(part).text_content() == box.locator(part).text_content(), part
 
@@ -310,8 +313,8 @@ def test_an_address_may_hold_anything(browser, figures_page, tab, box):
     assert len(tab.asked) == 1, "no model"
     tab.evaluate("location.hash = '#s=Ein%20Hund.&w=999999999&c=0.99&b=x.order&v=9.9&at=99'")
     box.locator(".german", has_text="Hund").wait_for()  # there are no such words
+    expect(box.locator(".german [aria-pressed=true]")).to_have_count(1)
     assert box.locator(".yours").count() == 0
-    assert box.locator(".german [aria-pressed=true]").count() == 1
     text = '"><img src=x onerror="self.harmed=1"><script>self.harmed=1</script>'
     other = watched(browser, f"{figures_page.as_uri()}#s={quote(text)}", reduced_motion="reduce")
     found = figure(other, "translator")
@@ -390,6 +393,11 @@ def test_on_a_phone_all_that_matters_is_in_sight_and_can_be_hit(browser, figures
     for button in box.locator("button:visible").all():
         place = button.bounding_box()
         assert place["width"] >= 44 and place["height"] >= 44, button.inner_text()
+    switch = box.get_by_role("button", name="cover its eyes")
+    before = switch.bounding_box()
+    blindfold(box, "cover its eyes")
+    assert switch.bounding_box() == before, "a second tap takes it back"
+    blindfold(box, "cover its eyes")
     tab.set_viewport_size({"width": 390, "height": 420})  # the keyboard takes the rest
     box.get_by_role("textbox").tap()
     header = tab.locator("header").bounding_box()

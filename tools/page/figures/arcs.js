@@ -33,7 +33,8 @@ export function inWords({ source, decisions }, word) {
         .join(", ") || "nothing in particular"
     );
   };
-  return `the model looks at ${word.map(seen).join(", then at ")}`;
+  if (word.length === 1) return `at ${seen(word[0])}`;
+  return word.map((t) => `for ${spelt(decisions[t].piece)} at ${seen(t)}`).join(", ");
 }
 
 // On paper -------------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import { continued, goesOn, SENTENCE, wordsIn } from "./lib/text.js";
 export const BLINDFOLDS = ["eyes", "order", "wrote"];
 const MOST = 28; // subwords of a sentence that has gone wrong
 const OFFERED = 5; // words
+const LEAST = 0.0005; // of a word that is offered: 0.1 %
 
 /** What the model is without: the parts that blindfolds take, and positions of the source. */
 export function cutsOf(model, off, positions) {
@@ -50,16 +51,17 @@ function* offersOf(search, paths, word) {
   const own = begun.written[word[0]];
   const ids = likeliest(start.next.logProbs, OFFERED).map(({ id }) => id);
   if (!ids.includes(own)) ids[OFFERED - 1] = own;
-  const list = [];
+  const all = [];
   for (const id of ids) {
     const path = id === own ? taken : yield* wholeWord(search, search.extend(start, id));
     const written = path.written.slice(start.written.length);
     const piece = search.model.words[id];
     const says = id === END ? "end here" : search.model.decode(written);
     const spelt = goesOn(piece) ? continued(says) : says;
-    list.push({ ids: written, word: spelt, share: Math.exp(path.logp - start.logp), taken: id === own });
+    all.push({ ids: written, word: spelt, share: Math.exp(path.logp - start.logp), taken: id === own });
   }
-  list.sort((one, other) => other.share - one.share);
+  all.sort((one, other) => other.share - one.share);
+  const list = all.filter(({ share, taken }) => taken || share >= LEAST);
   return { list, rest: Math.max(0, 1 - sum(list.map(({ share }) => share))) };
 }
 

@@ -17,7 +17,7 @@ import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
 const BEFORE = 150; // milliseconds in sight, before it writes by itself
 const PACE = 280; // milliseconds for a word
-const MOTIVE = "Touch any word, or blindfold the model.";
+const MOTIVE = "Type German, touch a word, or blindfold the model.";
 
 /** A button that throws another caption. */
 function Die({ onThrow }) {
@@ -30,9 +30,9 @@ function Die({ onThrow }) {
   <//>`;
 }
 
-/** The field for a sentence, with the letters that other keyboards lack while one writes, and a die. */
+/** The field for a sentence, with the letters that other keyboards lack while one writes. */
 function Field({ sentence }) {
-  const { typed, field, write } = sentence;
+  const { field, write } = sentence;
   function add(letter) {
     const { current: input } = field;
     input.focus();
@@ -42,16 +42,16 @@ function Field({ sentence }) {
   const stay = (event) => event.preventDefault(); // a click leaves the cursor in the field
   const [used, setUsed] = useState(false); // the letters stay: nothing moves under a finger
   function enter({ target, currentTarget }) {
+    if (target !== field.current) return;
     setUsed(true); // and a phone's keyboard takes half of the screen: what is written stays above it
-    if (target === field.current && innerWidth < 640)
-      currentTarget.scrollIntoView({ block: "start", behavior: "instant" });
+    if (innerWidth < 640)
+      currentTarget.previousElementSibling.scrollIntoView({ block: "start", behavior: "instant" });
   }
   return html`<div class=${classes({ field: true, used })} onFocusIn=${enter}>
     <${SentenceField} id="german" label="A caption in German" sentence=${sentence} />
     <span class="umlauts" lang="de" role="group" aria-label="Umlauts">
       ${UMLAUTS.map((letter) => html`<${Button} onMouseDown=${stay} onClick=${() => add(letter)}>${letter}<//>`)}
     </span>
-    <${Die} onThrow=${() => write(thrown(typed.trim()))} />
   </div>`;
 }
 
@@ -129,6 +129,7 @@ function useOpening(figure, player) {
 
 /** What a friend who sent a sentence asks; `taps` are what has been tried since. */
 function challengeOf({ taps, count, won }) {
+  if (!count) return "A friend sent you this: change what you like.";
   const tried = `${taps} ${taps === 1 ? "tap" : "taps"}`;
   if (won) return `Back at the truth, in ${tried}.`;
   const words = count === 1 ? "one word" : `${count} words`;
@@ -138,12 +139,13 @@ function challengeOf({ taps, count, won }) {
 export function Translator({ scene: first }) {
   const names = ["text", "off", "covered", "chosen", "view", "at"];
   const translator = useSentence(first, names, sceneOf, translate, untouched(""));
-  const { scene, latest, line, sentence } = translator;
+  const { scene, choice, latest, line, sentence } = translator;
   const words = wordsIn(scene.decisions.map(({ piece }) => piece));
   const [open, setOpen] = useState(first.open); // the word whose alternatives are shown
   const [left, setLeft] = useState(0); // where they are
   const [sent, setSent] = useState(null); // what came of sending it
   const [game, setGame] = useState(null); // of a sentence that a friend has sent
+  const [asked, setAsked] = useState(false); // for a word, since anything was changed
   const player = usePlayer(words.length, { first: 0, pace: PACE });
   const figure = useRef(null);
   const lines = useRef(null);
@@ -155,6 +157,7 @@ export function Translator({ scene: first }) {
   /** Change the choice; what comes of it is written from a word on, which `from(scene)` tells. */
   function choose(changes, from = () => 0, then = () => {}) {
     setSent(null);
+    setAsked(false);
     translator.choose(changes, (next, isTyped) => {
       latest.current = { ...latest.current, chosen: next.chosen, covered: next.covered };
       setOpen(next.open);
@@ -184,6 +187,7 @@ export function Translator({ scene: first }) {
     player.show(player.count);
     if (scene.offers[word]) setOpen(word);
     else choose({ at: words[word][0] }, atOnce);
+    setAsked(true);
   }
 
   /** Another word: the rest is written anew, while the alternatives stay where they are. */
@@ -216,7 +220,7 @@ export function Translator({ scene: first }) {
     const done = shared ?? navigator.clipboard?.writeText(url) ?? Promise.reject();
     setSent(
       await done.then(
-        () => (shared ? "Sent" : "Copied: paste it to a friend"),
+        () => (shared ? "Sent" : "Copied"),
         ({ name } = {}) => (name === "AbortError" ? null : "It is in the address bar"),
       ),
     );
@@ -229,7 +233,8 @@ export function Translator({ scene: first }) {
       sentence.put(asked.text); // the address is what was chosen last
       choose({ ...asked, view: asked.view ?? first.view }, undefined, ({ decisions, says, truth }) => {
         const overruled = decisions.filter(({ own }) => own).length;
-        setGame(overruled && says !== truth ? { taps: 0, count: overruled, won: false } : null);
+        const isPuzzle = overruled > 0 && says !== truth;
+        setGame({ taps: 0, count: isPuzzle ? overruled : 0, won: !isPuzzle });
       });
     };
     arrive();
@@ -248,42 +253,45 @@ export function Translator({ scene: first }) {
   const secret = game && !game.won;
   const shown = player.playing && !stays ? Math.max(0, count - 1) : open; // what is spoken of
   const wordAt = (pieces) => pieces.map((each) => spelt(scene.decisions[each].piece)).join("");
-  const reads = `To write ${wordAt(words[shown])}, ${inWords(scene, words[shown])}.`;
+  const reads = `To write ${wordAt(words[shown])}, it looks ${inWords(scene, words[shown])}.`;
   const [verdict, telling] = verdictOn(scene);
   const before = words.slice(0, open).map(wordAt).join(" ");
   const touched = scene.off.length || scene.covered.length || scene.chosen.length;
   const nameOf = (piece) =>
     classes({ now: words[shown].includes(piece), later: busy && piece > (words[count - 1]?.at(-1) ?? -1) });
-  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, empty: !sentence.typed.trim() })} ref=${figure}>
+  const isStale = !sentence.typed.trim() || (scene === first && choice.text !== scene.text); // a friend's is on its way
+  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, stale: isStale })} ref=${figure}>
     <p class=${classes({ motive: true, game: Boolean(game) })} role="status">
       ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
     </p>
     <${Field} sentence=${sentence} />
+    <${Blindfolds} off=${choice.off} onToggle=${blindfold} />
     <div class="lines" ref=${lines}>
       <${LiveArcs} box=${lines} scene=${scene} nameOf=${nameOf} label=${reads} />
-      <${German} scene=${scene} onCover=${cover} />
+      <${German} scene=${scene} choice=${choice} onCover=${cover} />
       <p class="ghost" lang=${WRITES.code}>${!secret && scene.says !== scene.truth && html`<s>${scene.truth}</s>`}</p>
-      <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${player.playing} onOpen=${touch} />
+      <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${player.playing || translator.busy} onOpen=${touch} />
     </div>
     <div class="still scroll"><${Drawing} scene=${scene} /></div>
-    <${Candidates} offers=${scene.offers[open]} before=${before} others=${scene.size.words - scene.offers[open].list.length}
+    <${Candidates} offers=${scene.offers[open]} before=${before} 
       hidden=${player.playing && !stays} left=${left} onChoose=${overrule} />
-    <${Blindfolds} off=${scene.off} onToggle=${blindfold} />
     <div class="controls">
-      <p class="verdict">${verdict || reads} ${telling && html`<${Button} lang=${READS.code} onClick=${() => sentence.write(telling)}>${telling}<//>`}</p>
+      <p class="verdict">${(!asked && verdict) || reads} ${telling && html`<${Button} onClick=${() => sentence.write(telling)}>Try: <span lang=${READS.code}>${telling}</span><//>`}</p>
       <${Play} player=${player} />
-      <${Button} onClick=${send}>${sent ?? "Send this"}<//>
+      <${Button} class="send" title="A link to what you see" onClick=${send}>${sent ?? "Send this"}<//>
       <${Button} off=${!touched || secret} onClick=${takeBack}>Take it back<//>
+      <${Die} onThrow=${() => sentence.write(thrown(sentence.typed.trim()))} />
     </div>
     <${Bank} ...${sentence} />
     <details class="drawer">
-      <summary>Heads, more captions</summary>
+      <summary>One head at a time, more captions, and why it errs</summary>
       <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => choose({ view }, atOnce)} />
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
-      <p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. The
-        other candidates get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>
+      <p class="honest">It has read 29,000 captions and their translations, nothing else: away from captions it babbles. It writes
+        piece by piece, and each time takes the likeliest; a word gets the product of its pieces, and need not come first in the list.
+        All other words get as much as they do because <a href="#label-smoothing">label smoothing</a> gives them a share of every target.</p>
     </details>
   </div>`;
 }

@@ -129,10 +129,15 @@ export function SentenceField({
   sentence,
 }) {
   const { typed, field, write } = sentence;
+  function enter({ key, target }) {
+    if (key !== "Enter") return;
+    write(target.value);
+    if (matchMedia("(pointer: coarse)").matches) target.blur(); // its keyboard hides half of the figure
+  }
   return html`<label for=${id}>${label}</label>
     <input
       id=${id} type="text" lang=${READS.code} autocomplete="off" spellcheck="false" value=${typed} ref=${field}
       onInput=${({ target }) => write(target.value, MOMENT)}
-      onKeyDown=${({ key, target }) => key === "Enter" && write(target.value)}
+      onKeyDown=${enter}
     />`;
 }
