@@ -3597,7 +3597,7 @@ class ModelConfig:
     attention: str = "plain"  # rotary, grouped, modern and more in PARTS; or a name of your own
     feed_forward: str = "plain"  # swiglu, experts
     norm: str = "plain"  # rms
-    positions: str = "plain"  # learnt, none
+    positions: str = "plain"  # none
     encoder_layer: str = "plain"
     decoder_layer: str = "plain"
 
@@ -5297,28 +5297,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 # %% [markdown]
 # What comes out is distributed as if the large model had drawn every token itself, however bad the draft
-# is. Let us test it with random habits, of a model and a draft with three letters, and 3,000 texts of two:
-
-
-# %% tags=["hide-input"]
-@example
-def two_letters_by_speculation():
-    large, draft = torch.randn(2, 3, 3).softmax(dim=-1)  # what follows each letter
-    counts = collections.Counter()
-    for _ in range(3000):
-        text = [0]
-        while len(text) < 3:
-            text += speculate(lambda text: large[text], lambda text: draft[text[-1]], text, ahead=2)
-        counts[text[1], text[2]] += 1
-    rows = []
-    for a, b in itertools.product(range(3), repeat=2):
-        drafted, exact = ((model[0, a] * model[a, b]).item() for model in (draft, large))
-        rows.append(("abc"[a] + "abc"[b], drafted, exact, counts[a, b] / 3000))
-    return table(rows, ["text", "the draft's", "the model's", "share of 3,000"])
-
-
-# %% [markdown]
-# The shares are the model's, give or take a hundredth for chance, and not the draft's.
+# is.
 #
 # <details><summary>Why is that so?</summary>
 #
@@ -5624,32 +5603,11 @@ def name_attention(name: str, kind: type, **more) -> None:
 # %% [markdown]
 # ### RMSNorm
 #
-# Layer normalization begins by making the mean of a vector zero. How much does that take away? This is the
-# mean's share in the squares of what reaches the norms of the finished translator:
-
-
-# %% tags=["hide-input"]
-@example
-def share_of_the_mean():
-    translator = translator_at_hand()
-    model = copy.deepcopy(translator.model)
-    shares = []
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.register_forward_pre_hook(
-                lambda _, x: shares.append(x[0].mean(-1).square() / x[0].square().mean(-1))
-            )
-    attention_weights(model, with_own_translation(translator, SENTENCE))
-    return f"{torch.cat([share.flatten() for share in shares]).mean():.1%}"
-
-
-# %% [markdown]
-# Hardly anything. In a random vector of the translator's width, 192, the mean would have as much,
-# $1/192$ or 0.5%. RMSNorm ([Zhang and Sennrich,
-# 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the shift and divides by the root mean
-# square; its authors found it about as good, and faster. Biases have mostly gone as well, since
-# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
-# ours `bias=False` in the settings is enough.
+# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
+# shifts. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and
+# the shift and divides by the root mean square; its authors found it about as good, and faster. Biases
+# have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs
+# steadier without them; in a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5780,8 +5738,12 @@ name_attention("rotary", RotaryAttention)
 # ### QK-norm
 #
 # Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
-# keys be three times as large as at first, then ten times. How large is the largest of the 64 weights of
-# a query, on average?
+# keys become ten times as large, and the scores are a hundred times as large; the softmax, as in [Part
+# 1](#why-scale), turns into a choice that no gradient can revise, and a training can diverge ([OLMo
+# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any such factor, so that
+# only a learnt scale can still raise the scores. [Henry et al. (2020)](https://arxiv.org/abs/2010.04245)
+# learn a single one; ours is an RMSNorm, as in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi
+# K2](https://arxiv.org/abs/2507.20534) shrinks the matrices instead, whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
@@ -5801,32 +5763,7 @@ class NormedAttention(MultiHeadedAttention):
 name_attention("normed", NormedAttention)
 
 
-@example
-def largest_weights_when_matrices_grow():
-    x = torch.randn(1, 64, 128)
-    rows = []
-    for times in (1, 3, 10):
-        row = [f"{times} ×"]
-        for kind in (MultiHeadedAttention, NormedAttention):
-            torch.manual_seed(1)
-            attn = start_weights(kind(4, 128, dropout=0.0))
-            attn.linears[0].weight.data *= times
-            attn.linears[1].weight.data *= times
-            attn(x, x, x)
-            row.append(attn.attn.amax(-1).mean().item())
-        rows.append(row)
-    return table(rows, ["matrices", "plain", "with QK-norm"])
-
-
 # %% [markdown]
-# Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part 1](#why-scale),
-# becomes a choice that no gradient can revise, and a training can diverge ([OLMo
-# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the
-# last column cannot move; only a learnt scale can still raise the scores. [Henry et al.
-# (2020)](https://arxiv.org/abs/2010.04245) learn a single one; ours is an RMSNorm, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
-# instead, whenever a score grows too large.
-#
 # ### Grouped keys and values
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
@@ -5960,14 +5897,6 @@ class LatentAttention(MultiHeadedAttention):
 name_attention("latent", LatentAttention)
 
 
-# %% tags=["hide-input"]
-@example
-def check_a_query_at_latents_equals_one_at_expanded_keys():
-    attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
-    x = torch.randn(2, 9, 16)
-    assert_close(attn(x[:, -1:], x, x), attn(x, x, x)[:, -1:])
-
-
 # %% [markdown]
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
 # rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
@@ -6032,34 +5961,12 @@ PARTS["feed_forward"]["experts"] = lambda config: start_weights(
 )
 
 
-# %% tags=["hide-input"]
-@example
-def loads_of_eight_experts():
-    words = torch.randn(32, 16) + torch.randn(16)  # they have something in common
-    wanted = torch.randn(32, 16)
-    loads = {}
-    for name, moves in (("left alone", False), ("with a moving bias", True)):
-        torch.manual_seed(1)
-        mixture = start_weights(MixtureOfExperts(16, 32, dropout=0.0))
-        optimizer = torch.optim.Adam(mixture.parameters(), lr=0.01)
-        for _ in range(300):
-            (mixture(words) - wanted).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if not moves:
-                mixture.bias.zero_()
-        chosen = (mixture.router(words).sigmoid() + mixture.bias).topk(2).indices
-        loads[name] = chosen.flatten().bincount(minlength=8).tolist()
-    return loads
-
-
 # %% [markdown]
-# These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et
-# al., 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437), beside
-# a very small loss), which falls a little when it had more than its share of a batch, and rises when it
-# had less. It counts when experts are chosen, but not in what they return.
+# others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
+# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
+# than its share of a batch, and rises when it had less. It counts when experts are chosen, but not in
+# what they return.
 #
 # The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
 # one on the bench gains nothing, perhaps because each expert sees only a quarter of so few tokens.
@@ -6068,8 +5975,10 @@ def loads_of_eight_experts():
 # ### AdamW
 #
 # A weight that nothing needs should fade, and the old way was to add a little of each weight to its
-# gradient. Watch a thousand weights of 1 whose gradients are pure noise, large or small. What is left of
-# them after 200 steps at a rate of 0.01, with a decay of 0.1?
+# gradient. But Adam divides whatever it is given by the size of the gradients, the decay included, so
+# that weights with large gradients hardly fade, and those with small ones are soon gone. **AdamW**
+# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks all weights alike, outside of
+# Adam. Without decay, the default of our [settings](#settings), it is Adam.
 
 
 # %% tags=["hide-input"]
@@ -6084,29 +5993,7 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
 OPTIMIZERS["adamw"] = adamw
 
 
-@example
-def what_two_decays_leave():
-    rows = []
-    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
-        row = [optimizer.__name__]
-        for size in (10.0, 0.1):
-            weights = nn.Parameter(torch.ones(1000))
-            torch.manual_seed(1)
-            steps = optimizer([weights], lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1)
-            for _ in range(200):
-                weights.grad = size * torch.randn(1000)
-                steps.step()
-            row.append(weights.mean().item())
-        rows.append(row)
-    return table(rows, ["weights left by", "large gradients", "small ones"])
-
-
 # %% [markdown]
-# Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
-# they are large, the weights hardly fade, and where they are small, little is left. **AdamW** ([Loshchilov
-# and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. Without
-# decay, the default of our [settings](#settings), it is Adam.
-#
 # <a id="muon"></a>
 # ### Muon
 #
@@ -6284,14 +6171,6 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
     return output / total
 
 
-# %% tags=["hide-input"]
-@example
-def check_attention_in_blocks_equals_attention():
-    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
-    whole, _ = attention(10 * query, key, value)
-    assert_close(attention_in_blocks(10 * query, key, value), whole)
-
-
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
@@ -6368,29 +6247,6 @@ def beyond_the_training():
 # rely on YaRN beyond that: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
 # was trained to 64K tokens and is used to 128K.
 #
-# (Row E of the paper's Table 3 has *learnt* vectors instead of sinusoids, and beyond the last of them
-# nothing at all; they are `--positions learnt`.)
-
-
-# %% tags=["hide-input"]
-class LearntPositions(nn.Module):
-    """Adds a learnt vector for each position, then dropout: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, dropout: float, max_len: int):
-        super().__init__()
-        self.lut = nn.Embedding(max_len, d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(x + self.lut.weight[: x.size(1)])
-
-
-PARTS["positions"]["learnt"] = lambda config: LearntPositions(
-    config.d_model, config.dropout, config.max_len
-)
-
-
-# %% [markdown]
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
 #
@@ -6522,10 +6378,9 @@ name_attention("distance", DistanceAttention)
 
 
 @example
-def check_a_cache_agrees_with_every_attention():
-    for name in PARTS["attention"]:
-        config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention=name, positions="none")
-        assert cache_agrees(build_model(config, 11, 11)), name
+def check_a_cache_agrees_with_distances():
+    config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention="distance", positions="none")
+    assert cache_agrees(build_model(config, 11, 11))
 
 
 # %% [markdown]
@@ -6549,21 +6404,15 @@ def check_a_cache_agrees_with_every_attention():
 # <a id="try-today"></a>
 # ## Try it
 #
-# 1. Three tokens have the probabilities 0.6, 0.3 and 0.1. What are they at a temperature of 0.5?
-# 2. A draft gives a token 0.5, the large model 0.2. How often does it pass, once it is proposed? And how
-#    many tokens come from a pass if the draft is the large model itself and proposes four?
-# 3. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
-# 4. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
+# 1. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
+# 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
 #    attention's four matrices shrink, too?
 #
 # <details><summary>Answers</summary>
 #
-# 1. Squared they are 0.36, 0.09 and 0.01, which is 0.78, 0.20 and 0.02 of their sum.
-# 2. In $0.2 / 0.5 = 40\,\%$ of cases. With itself as its draft nothing is refused, which makes five: four
-#    proposals and one token of its own.
-# 3. A key is rotated by its own place alone, and that does not change. The distance arises in the
+# 1. A key is rotated by its own place alone, and that does not change. The distance arises in the
 #    product with the query.
-# 4. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
+# 2. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
 #
 # </details>
 #
@@ -8013,7 +7862,7 @@ PositionalEncoding make_model start_weights count_parameters Batch pad_ids rate 
 SimpleLossCompute run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode
 beam_search search_one load_tokenizers tokenize build_vocabulary create_dataloaders average
 cache_agrees with_cache RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention
-LearntPositions rotate LanguageModel make_language_model sample Corpus Config train_model
+rotate LanguageModel make_language_model sample Corpus Config train_model
 load_trained_model save_model Translator translate translate_lines PARTS OPTIMIZERS SCHEDULES
 exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
