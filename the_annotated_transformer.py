@@ -5261,9 +5261,9 @@ def captions_that_nobody_wrote():
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
 # text, most of a pass is waiting, because all its weights are read from memory to write one token; to
-# judge ten tokens they are read once as well (those of a mixture of experts are read as they are needed).
-# *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) therefore lets a
-# cheap draft propose several tokens, which the large model judges in a single pass.
+# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
+# large model judges in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
 # is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
@@ -5345,14 +5345,11 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but here
-# far less time: a GPU judges them while it would wait for its memory anyway, whereas our CPU has to work
-# for each. And a draft that knows one word survives only as long as one word is enough. A better draft is
-# a small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
-# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
-# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. Smaller weights are
-# read faster, too. With those of its experts *quantized* to some four bits each,
-# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
+# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
+# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
+# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
+# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
+# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5370,8 +5367,8 @@ def tokens_of_a_pass():
 # [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens.
 # [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
 # every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
-# *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute. Today's
-# models read far more than that, because a small model is cheaper to serve.
+# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
+# than that, because a small model is cheaper to serve.
 #
 # **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
 # and it writes the translation. The text states the task, and no weight changes.
@@ -5390,12 +5387,12 @@ def tokens_of_a_pass():
 # has simply never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests with good answers, and the loss
-# is taken on the answers alone (as in a [translator without an encoder](#one-sequence)). Then come
-# *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
-# [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
-# let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
-# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
-# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
+# is taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
+# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
+# *reward model* to such choices and let the language model learn, by reinforcement, to please it. *Direct
+# preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither.
+# It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
+# the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5504,10 +5501,10 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its
-# own captions, estimates how far the model has moved; the perplexity is that of captions by people.
-# Nobody asked for worse English, but nothing in the loss asks for good English either, except that the
-# model should stay near the one before. That is why such training watches the distance.
+# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its own
+# captions, estimates how far the model has moved; the perplexity is that of captions by people. Nothing
+# in the loss asks for good English, except that the model should stay near the one before, which is why
+# such training watches the distance.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
@@ -5557,21 +5554,18 @@ def prefer_dogs():
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
 # subwords and laid end to end in streams of 256. All make the same number of updates with the same
-# batches. Where attention loses parameters, a wider feed-forward network makes up for them; of a mixture
-# we count those that act on a token. Perplexity is per token of the validation split, starts and ends
-# included.
+# batches, and where attention loses parameters, a wider feed-forward network makes up for them; of a
+# mixture we count those that act on a token. Perplexity is per token of the validation split.
 #
 # **What the bench says.** The range in the first row shows how far luck alone reaches, and a row with one
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. SwiGLU, latents, the mixture and the plateau come out a little worse with both of their
-# seeds. RMSNorm, QK-norm, no biases and grouped keys, even a single head of them,
-# lie so near the first row that these runs cannot tell them from it.
-#
-# Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all
-# changes overtakes the plain one, although it rotates and norms at every step. Muon takes its price in
-# training.
+# Muon, which takes its price in speed, and AdamW. SwiGLU, latents, the mixture and the plateau come out a
+# little worse with both of their seeds. RMSNorm, QK-norm, no biases and grouped keys lie so near the
+# first row that these runs cannot tell them from it. That goes even for a single head of keys, which
+# writes fastest of all; and with its smaller cache the model with all changes overtakes the plain one,
+# although it rotates and norms at every step.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
 # gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
@@ -5584,8 +5578,7 @@ def prefer_dogs():
 # **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
 # zero after the warm-up), so a change that would rather have another one looks worse than it is. And none
 # of these short runs diverged, which is what several changes are to prevent. The sections below tell why
-# large models have them all the same: the norm and the feed-forward network, attention and its cache,
-# experts, optimizers, schedules.
+# large models have them all the same.
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for each
