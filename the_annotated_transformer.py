@@ -5356,22 +5356,20 @@ def tokens_of_a_pass():
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
-#
-# **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
+# (2018) has learnt positions and another activation. What was new is how it comes to its tasks. A
+# language model needs no labels, so it can be **pre-trained** on any text. GPT read thousands of books,
 # was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
-# twelve.
+# twelve. Of [GPT-3](https://arxiv.org/abs/2005.14165) nobody had to train anything any more: give it
+# three words with their translations and then a fourth word, and it writes the translation. The text
+# states the task, and no weight changes (**in-context learning**).
 #
-# **Scale.** The loss falls along a power law in parameters, text and compute, from which [Kaplan et al.
-# (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger budget should go into size:
-# [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens.
+# What had happened in between was **scale**. The loss falls along a power law in parameters, text and
+# compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
+# larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
 # [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
 # every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
 # *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
 # than that, because a small model is cheaper to serve.
-#
-# **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
-# and it writes the translation. The text states the task, and no weight changes.
 #
 # > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
 # > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
@@ -5473,6 +5471,8 @@ def prefer_dogs():
     words = words_at_hand()[1]
     dogs = {*words.encode(["dog dogs"], "en")[0]}
 
+    number, updates = (1500, 150) if run_level() == "laptop" else (300, 3)
+
     def captions(model: LanguageModel, number: int) -> list[list[int]]:
         torch.manual_seed(2)  # the same luck for both models
         new = generate(model, number * [[START]], 24, lambda p: p.exp().multinomial(1).squeeze(1))
@@ -5481,30 +5481,26 @@ def prefer_dogs():
     def has_a_dog(ids: list[int]) -> bool:
         return not dogs.isdisjoint(ids)
 
-    own = captions(before, 1500 if run_level() == "laptop" else 300)
+    own = captions(before, number)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
-    after = prefer(before, better, worse, updates=150 if run_level() == "laptop" else 3)
+    after = prefer(before, better, worse, updates)
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
         written = captions(model, 300)
-        with torch.no_grad():
-            distance = gain(model, before, written).mean().item()
         share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
         texts = " ".join(words.decode(ids) for ids in written[:4])
-        rows.append((name, share, distance, scores["perplexity"], texts))
+        rows.append((name, share, scores["perplexity"], texts))
     caption = f"{len(better)} captions of {len(own)} had a dog"
-    columns = ["model", "with a dog", "KL to the model before", "validation perplexity"]
-    return table(rows, [*columns, "four captions, with the same luck"], caption)
+    columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
+    return table(rows, columns, caption)
 
 
 # %% [markdown]
-# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its own
-# captions, estimates how far the model has moved; the perplexity is that of captions by people. Nothing
-# in the loss asks for good English, except that the model should stay near the one before, which is why
-# such training watches the distance.
+# The perplexity of captions by people tells what that has cost. Nothing in the loss asks for good
+# English, except that $\beta$ ties the model to what it was before.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
@@ -5904,10 +5900,12 @@ name_attention("latent", LatentAttention)
 # query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
 # the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
-# layer or so looks back again, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by sparse
-# attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads
-# few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+# such layers learn to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word
+# decides how much of its state fades, and those of today also overwrite what stood under a similar key.
+# Every fourth layer or so still looks back, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by
+# sparse attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and
+# reads few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each
+# query.
 #
 # ### A mixture of experts
 #
@@ -6019,12 +6017,9 @@ def directions_of_a_gradient():
     rows = []
     for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
         found = torch.linalg.svdvals(matrix)
-        relative = found / found[0]
-        rows.append((name, *(relative[n].item() for n in (0, 1, len(found) // 4, len(found) // 2))))
-    return table(
-        rows,
-        ["singular values, beside the first", "first", "second", "a quarter down", "in the middle"],
-    )
+        places = [0, 1, len(found) // 4, len(found) // 2]
+        rows.append((name, *(found / found[0])[places].tolist()))
+    return table(rows, ["singular values", "first", "second", "a quarter down", "in the middle"])
 
 
 # %% [markdown]
@@ -6169,6 +6164,25 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
 # `scaled_dot_product_attention`, is faster than the plain formula even where that would fit.
 #
+# <a id="serving"></a>
+# ## Serving
+#
+# Speculation helps a single reader. A server has many, and a weight that has been read for one text can
+# serve the next token of every other text as well. As texts end at different moments, a batch that waited
+# for its longest would soon be half empty; after every token, therefore, what has ended leaves, and what
+# has just arrived takes its place (*continuous batching*, [Yu et al.,
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
+# room for their caches. Nobody knows how long an answer will be, and of the memory that servers had
+# reserved for them in single pieces, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20
+# to 38 % filled with keys and values. Their *vLLM* hands out small blocks, wherever there is room, and
+# keeps a table of where each text has its own, as an operating system does with the pages of its memory.
+#
+# Under a causal mask keys and values depend on nothing that comes later, so texts that begin alike can
+# share their first blocks, and a server that has read its instructions once need not read them again for
+# every question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left
+# to shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits
+# each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
+#
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
@@ -6205,6 +6219,7 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 def beyond_the_training():
     subwords, _ = learn_subwords(corpus_at_hand(), 1000)
     judged = end_to_end("val", subwords, 256)[:48]
+    updates = 800 if run_level() == "laptop" else 5
     rows = []
     for positions in ("sinusoids", "rotary"):
         torch.manual_seed(0)
@@ -6213,9 +6228,7 @@ def beyond_the_training():
             exchange(model, "positions", lambda: nn.Dropout(0.1))
             exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
         pieces = end_to_end("train", subwords, 64)
-        parts = pieces[torch.randperm(len(pieces))].split(8)[
-            : 800 if run_level() == "laptop" else 5
-        ]
+        parts = pieces[torch.randperm(len(pieces))].split(8)[:updates]
         compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
         batches = (Batch(part, part) for part in parts)
         run_epoch(batches, model, compute, *make_optimizer(model, 1.0, 100))
@@ -6251,8 +6264,8 @@ def beyond_the_training():
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, whereas every layer of a
-# decoder reads the same states, those of the encoder's last layer.
+# positions. In return each layer of the target reads the source at its own depth, and not only the states
+# of an encoder's last layer.
 
 
 # %% tags=["hide-input"]
@@ -6333,12 +6346,11 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
-# that sees more stands further on.) They disagree most about attention. Nearly all that they do there
+# that sees more stands further on.) They disagree most about attention, where nearly all that they do
 # serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
 # replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
-# subwords, often more than 100,000 of them, are mostly built from *bytes* today, so that no text is
-# unknown (since [GPT-2,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
+# subwords, often more than 100,000 of them, are mostly built from *bytes* since GPT-2, so that no text is
+# unknown.
 #
 # <a id="own-part"></a>
 # ## A part of your own
@@ -6387,7 +6399,7 @@ def check_a_cache_agrees_with_distances():
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because its plan has held. Attention mixes the positions, a network works on each
 # of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Even where somebody bends the plan, it can be recognized: in
+# Where somebody bends the plan, it can still be recognized: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
 # layers of Kimi K3 attend to what earlier ones wrote.
 #
