@@ -5406,6 +5406,38 @@ def tokens_of_a_pass():
 # nobody tells it why the first is better. **Cost: half a minute.**
 
 
+# %%
+def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
+    """The log-probability of each caption (n,)."""
+    ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
+    states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
+    log_probs = model.generator(states)  # (n, T, V)
+    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
+    return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
+
+
+def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
+    """By how much each caption has become more likely, as a log-ratio (n,)."""
+    with torch.no_grad():
+        reference = log_probs_of_captions(before, captions)
+    return log_probs_of_captions(model, captions) - reference
+
+
+def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
+    """A copy of a model that has learnt by DPO to prefer captions to others."""
+    before = model
+    model = copy.deepcopy(before)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(updates):
+        pairs = random.choices(better, k=16) + random.choices(worse, k=16)
+        gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
+        loss = -F.logsigmoid(beta * (gain_of_better - gain_of_worse)).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
+
+
 # %% tags=["hide-input"]
 def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Callable) -> list:
     """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
@@ -5430,39 +5462,6 @@ def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Calla
     return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
 
 
-def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
-    """The log-probability of each caption (n,)."""
-    ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
-    states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
-    log_probs = model.generator(states)  # (n, T, V)
-    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
-    return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
-
-
-# %%
-def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
-    """By how much each caption has become more likely, as a log-ratio (n,)."""
-    with torch.no_grad():
-        reference = log_probs_of_captions(before, captions)
-    return log_probs_of_captions(model, captions) - reference
-
-
-def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
-    """A copy of a model that has learnt by DPO to prefer captions to others."""
-    before = model
-    model = copy.deepcopy(before)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    for _ in range(updates):
-        pairs = random.choices(better, k=16) + random.choices(worse, k=16)
-        gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
-        loss = -F.logsigmoid(beta * (gain_of_better - gain_of_worse)).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
-# %% tags=["hide-input"]
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
