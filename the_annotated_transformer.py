@@ -5757,7 +5757,7 @@ name_attention("normed", NormedAttention)
 # the keys that they share.
 
 
-# %%
+# %% tags=["hide-input"]
 class GroupedAttention(MultiHeadedAttention):
     """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
 
@@ -5789,12 +5789,12 @@ name_attention("multi-query", GroupedAttention, groups=1)
 # %% [markdown]
 # ### Sliding windows
 #
-# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) That bounds the
-# cache, since what has left the window can be forgotten, without bounding the view as much: with a window
-# of four a word sees three others, each of which has seen three more in the layer below, so that twelve
-# places back still count after four layers, though only by hearsay. Most models therefore mix windows with
-# full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
-# tokens, on the bench two of four see 32 subwords.
+# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) Then the cache cannot
+# grow any more, since what has left the window can be forgotten. The view is wider than the window: if a
+# word sees three others, each of them has seen three more in the layer below, so that twelve places back
+# still count after four layers, though only by hearsay. Most models therefore mix windows with full
+# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens,
+# on the bench two of four see 32 subwords.
 #
 # <a id="latent"></a>
 # ### Latent keys and values
@@ -5872,12 +5872,12 @@ name_attention("latent", LatentAttention)
 # query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
 # the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# such layers learn to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word
-# decides how much of its state fades, and those of today also overwrite what stood under a similar key.
-# Every fourth layer or so still looks back, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by
-# sparse attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and
-# reads few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each
-# query.
+# it has to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides
+# how much of the state fades, and later layers also overwrite what stood under a similar key. Models
+# built of them still look back in every fourth layer or so, by latents in [Kimi
+# K3](https://arxiv.org/abs/2607.24653), by sparse attention in
+# [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
+# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
 # ### A mixture of experts
 #
@@ -5887,7 +5887,7 @@ name_attention("latent", LatentAttention)
 # them, but the operations for a token stay nearly as they were.
 
 
-# %%
+# %% tags=["hide-input"]
 class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
 
@@ -5940,8 +5940,8 @@ PARTS["feed_forward"]["experts"] = lambda config: start_weights(
 # A weight that nothing needs should fade, and the old way was to add a little of each weight to its
 # gradient. But Adam divides whatever it is given by the size of the gradients, the decay included, so
 # that weights with large gradients hardly fade, and those with small ones are soon gone. **AdamW**
-# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks all weights alike, outside of
-# Adam. Without decay, the default of our [settings](#settings), it is Adam.
+# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all
+# alike. Without decay, the default of our [settings](#settings), it is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -6128,7 +6128,7 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
-# `scaled_dot_product_attention`, is faster than the plain formula even where that would fit.
+# `scaled_dot_product_attention`, is faster than the plain formula even where the table would fit.
 #
 # <a id="serving"></a>
 # ## Serving
@@ -6157,12 +6157,12 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
 # positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
 # 64, 128 and 192.
 #
-# There a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
+# Beyond its training a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
 # interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by the factor
 # $s$ by which the text is longer, as if the places stood closer together. A *larger base* (named *NTK*
 # after a theory that led to it) divides the slowest angle by $s$ and leaves the fastest as it was,
 # because neighbours must still be told apart; *YaRN* ([Peng et al.,
-# 2023](https://arxiv.org/abs/2309.00071)) goes further on this way. **Cost: a minute.**
+# 2023](https://arxiv.org/abs/2309.00071)) refines that. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6212,8 +6212,8 @@ def beyond_the_training():
 # know; its authors therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
 # differences. Many models get their long context from a brief last training on long texts, and some
-# rely on YaRN beyond that: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
-# was trained to 64K tokens and is used to 128K.
+# stretch it further by YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained
+# to 64K tokens and is used to 128K.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
