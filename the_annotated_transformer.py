@@ -6125,6 +6125,12 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
     return output / total
 
 
+@example
+def check_attention_in_blocks_equals_attention():
+    query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
+    assert_close(attention_in_blocks(query, key, value), attention(query, key, value)[0])
+
+
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
