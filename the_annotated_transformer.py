@@ -5873,8 +5873,8 @@ name_attention("latent", LatentAttention)
 # the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
 # it has to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides
-# how much of the state fades, and later layers also overwrite what stood under a similar key. Models
-# built of them still look back in every fourth layer or so, by latents in [Kimi
+# how much of the state fades, and more recent layers also overwrite what stood under a similar key. Even
+# so, every fourth layer or so is one that looks back, by latents in [Kimi
 # K3](https://arxiv.org/abs/2607.24653), by sparse attention in
 # [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
 # [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
@@ -6093,7 +6093,6 @@ name_attention("modern", ModernAttention)
 
 
 # %% [markdown]
-# <a id="further"></a>
 # <a id="flash"></a>
 # ## FlashAttention
 #
@@ -6146,14 +6145,13 @@ def check_attention_in_blocks_equals_attention():
 # 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
 # room for their caches. Nobody knows how long an answer will be, and where servers had reserved room for
 # the longest, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled.
-# Their *vLLM* hands out small blocks instead, wherever there is room, as an operating system does with
-# the pages of its memory.
+# Their *vLLM* hands out small *pages* instead, wherever there is room, as an operating system does.
 #
-# Texts that begin alike can even share blocks, since under a causal mask keys and values depend on
-# nothing that comes later; a server that has read its instructions once need not read them again for
-# every question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left
-# to shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits
-# each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
+# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
+# that comes later; a server that has read its instructions once need not read them again for every
+# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to
+# shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits each,
+# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
