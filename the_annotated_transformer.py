@@ -5579,10 +5579,10 @@ def prefer_dogs():
 # ### RMSNorm
 #
 # Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
-# shifts. RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and
-# the shift and divides by the root mean square; its authors found it about as good, and faster. Biases
-# have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs
-# steadier without them; in a model of ours `bias=False` in the settings is enough.
+# shifts. Half of that can go: RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467))
+# neither subtracts nor shifts, and divides by the root mean square. Its authors found it about as good,
+# and faster. Biases have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large
+# training runs steadier without them; in a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5789,8 +5789,8 @@ name_attention("multi-query", GroupedAttention, groups=1)
 # %% [markdown]
 # ### Sliding windows
 #
-# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) Then the cache cannot
-# grow any more, since what has left the window can be forgotten. The view is wider than the window: if a
+# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) What has left the
+# window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
 # word sees three others, each of them has seen three more in the layer below, so that twelve places back
 # still count after four layers, though only by hearsay. Most models therefore mix windows with full
 # layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens,
@@ -6097,7 +6097,7 @@ name_attention("modern", ModernAttention)
 # ## FlashAttention
 #
 # For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
-# for ten times as many a hundred times as much, although all that they are needed for is an average.
+# for ten times as many a hundred times as much, although they are needed for nothing but an average.
 # *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
 # and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
 # its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
@@ -6159,14 +6159,14 @@ def check_attention_in_blocks_equals_attention():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary
 # positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
-# 64, 128 and 192.
+# 64, 128 and 192. There a [rotated](#rotary) query meets keys at distances that the model has never seen,
+# and the second model gets two remedies.
 #
-# Beyond its training a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
-# interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by the factor
-# $s$ by which the text is longer, as if the places stood closer together. A *larger base* (named *NTK*
-# after a theory that led to it) divides the slowest angle by $s$ and leaves the fastest as it was,
-# because neighbours must still be told apart; *YaRN* ([Peng et al.,
-# 2023](https://arxiv.org/abs/2309.00071)) refines that. **Cost: a minute.**
+# *Position interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by
+# the factor $s$ by which the text is longer, as if the places stood closer together. A *larger base*,
+# known as *NTK* scaling, divides the slowest angle by $s$ and leaves the fastest as it was, because
+# neighbours must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071))
+# refines that. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6315,8 +6315,8 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # that sees more stands further on.) They disagree most about attention, where nearly all that they do
 # serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
 # replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
-# subwords, often more than 100,000 of them, are mostly built from *bytes* since GPT-2, so that no text is
-# unknown.
+# subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
+# text is unknown.
 #
 # <a id="own-part"></a>
 # ## A part of your own
