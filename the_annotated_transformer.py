@@ -5573,8 +5573,8 @@ def prefer_dogs():
 # large models have them all the same.
 #
 # <a id="exchange"></a>
-# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for each
-# place, so that every layer gets a fresh part; under a name in `PARTS` settings and files can use it, too.
+# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
+# each place, so that every layer gets a fresh part; settings choose a part by its name in `PARTS`.
 #
 # ### RMSNorm
 #
@@ -5597,9 +5597,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean_square = x.square().mean(dim=-1, keepdim=True)
         return self.weight * x / (mean_square + self.eps).sqrt()
-
-
-PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 
 
 # %% [markdown]
@@ -5632,11 +5629,6 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
         return self.narrow(self.dropout(gated))
-
-
-PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
-    SwiGLU(config.d_model, config.d_ff, config.dropout)
-)
 
 
 # %% [markdown]
@@ -5699,13 +5691,6 @@ def the_same_pair_further_on():
 
 
 # %% tags=["hide-input"]
-def name_attention(name: str, kind: type, **more) -> None:
-    """Make a class of attention known to settings and files."""
-    PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.dropout, **more)
-    )
-
-
 class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
@@ -5734,10 +5719,6 @@ class NormedAttention(MultiHeadedAttention):
     def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
         q, k, v = super().project(query, key, value)
         return self.norm_q(q), self.norm_k(k), v
-
-
-name_attention("rotary", RotaryAttention)
-name_attention("normed", NormedAttention)
 
 
 # %% [markdown]
@@ -5780,10 +5761,6 @@ class GroupedAttention(MultiHeadedAttention):
             mask = mask.expand(-1, -1, T, -1).repeat(1, 1, H // groups, 1)
         heads, weights = super().attend(q, k, v, mask)
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
-
-
-name_attention("grouped", GroupedAttention)
-name_attention("multi-query", GroupedAttention, groups=1)
 
 
 # %% [markdown]
@@ -5854,10 +5831,6 @@ class LatentAttention(MultiHeadedAttention):
         return heads.transpose(1, 2) @ to_v.mT, weights
 
 
-name_attention("window", WindowAttention)
-name_attention("latent", LatentAttention)
-
-
 # %% [markdown]
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
 # rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
@@ -5917,11 +5890,6 @@ class MixtureOfExperts(nn.Module):
             load = chosen.flatten().bincount(minlength=len(self.experts)).float()
             self.bias += 0.001 * (load.mean() - load).sign()
         return mixed.view_as(x)
-
-
-PARTS["feed_forward"]["experts"] = lambda config: start_weights(
-    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
-)
 
 
 # %% [markdown]
@@ -6076,7 +6044,8 @@ SCHEDULES["stable_decay"] = stable_decay_rate
 #
 # The classes of attention above override different steps, so Python can stack them. Each asks the next
 # one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
-# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
+# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
+# each part also gets the name by which settings and files know it.
 
 
 # %% tags=["hide-input"]
@@ -6088,8 +6057,28 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
 
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.dropout, **more)
+    )
+
+
+name_attention("rotary", RotaryAttention)
+name_attention("normed", NormedAttention)
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
+name_attention("window", WindowAttention)
+name_attention("latent", LatentAttention)
 name_attention("rotary-grouped", RotaryGroupedAttention)
 name_attention("modern", ModernAttention)
+PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
+PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
+    SwiGLU(config.d_model, config.d_ff, config.dropout)
+)
+PARTS["feed_forward"]["experts"] = lambda config: start_weights(
+    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
+)
 
 
 # %% [markdown]
