@@ -5999,10 +5999,6 @@ class Muon(torch.optim.AdamW):
         super().step()
 
 
-OPTIMIZERS["adamw"] = adamw
-OPTIMIZERS["muon"] = Muon
-
-
 # %% [markdown]
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
 # the steps as large as Adam's, so that rate and schedule can stay; it comes from
@@ -6018,6 +6014,13 @@ OPTIMIZERS["muon"] = Muon
 # at the end: any point of the plateau can be continued, or brought to an end. The authors of [Kimi
 # K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better; on the bench
 # the straight line looks better, too.
+#
+# ### All together
+#
+# The classes of attention above override different steps, so Python can stack them. Each asks the next
+# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
+# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
+# each part also gets the name by which settings and files know it.
 
 
 # %% tags=["hide-input"]
@@ -6035,20 +6038,6 @@ def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, to
     return peak * max(0.0, min(step / warmup, 1.0, falling))
 
 
-SCHEDULES["linear"] = linear_rate
-SCHEDULES["stable_decay"] = stable_decay_rate
-
-
-# %% [markdown]
-# ### All together
-#
-# The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
-# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
-# each part also gets the name by which settings and files know it.
-
-
-# %% tags=["hide-input"]
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Grouped keys, rotated."""
 
@@ -6079,6 +6068,8 @@ PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
 PARTS["feed_forward"]["experts"] = lambda config: start_weights(
     MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
 )
+OPTIMIZERS.update(adamw=adamw, muon=Muon)
+SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 
 
 # %% [markdown]
