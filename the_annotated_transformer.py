@@ -3597,7 +3597,7 @@ class ModelConfig:
     attention: str = "plain"  # rotary, grouped, modern and more in PARTS; or a name of your own
     feed_forward: str = "plain"  # swiglu, experts
     norm: str = "plain"  # rms
-    positions: str = "plain"  # learnt, none
+    positions: str = "plain"  # none
     encoder_layer: str = "plain"
     decoder_layer: str = "plain"
 
@@ -5261,9 +5261,9 @@ def captions_that_nobody_wrote():
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
 # text, most of a pass is waiting, because all its weights are read from memory to write one token; to
-# judge ten tokens they are read once as well (those of a mixture of experts are read as they are needed).
-# *Speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) therefore lets a
-# cheap draft propose several tokens, which the large model judges in a single pass.
+# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
+# large model judges in a single pass.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
 # is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
@@ -5275,8 +5275,7 @@ def captions_that_nobody_wrote():
 def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
     """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
 
-    `probs` gives the next token's probabilities at each place of a text (T, V); `draft` the cheap
-    ones after its end (V,).
+    `probs` gives probabilities after each place of a text (T, V); `draft` after its end (V,).
     """
     text = list(written)
     proposals = []
@@ -5296,29 +5295,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 
 # %% [markdown]
-# What comes out is distributed as if the large model had drawn every token itself, however bad the draft
-# is. Let us test it with random habits, of a model and a draft with three letters, and 3,000 texts of two:
-
-
-# %% tags=["hide-input"]
-@example
-def two_letters_by_speculation():
-    large, draft = torch.randn(2, 3, 3).softmax(dim=-1)  # what follows each letter
-    counts = collections.Counter()
-    for _ in range(3000):
-        text = [0]
-        while len(text) < 3:
-            text += speculate(lambda text: large[text], lambda text: draft[text[-1]], text, ahead=2)
-        counts[text[1], text[2]] += 1
-    rows = []
-    for a, b in itertools.product(range(3), repeat=2):
-        drafted, exact = ((model[0, a] * model[a, b]).item() for model in (draft, large))
-        rows.append(("abc"[a] + "abc"[b], drafted, exact, counts[a, b] / 3000))
-    return table(rows, ["text", "the draft's", "the model's", "share of 3,000"])
-
-
-# %% [markdown]
-# The shares are the model's, give or take a hundredth for chance, and not the draft's.
+# What comes out is distributed as the large model's own draws would be, however bad the draft is.
 #
 # <details><summary>Why is that so?</summary>
 #
@@ -5366,36 +5343,31 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# With no proposals this is ordinary sampling, one token for each pass. Proposals save passes, but here
-# far less time: a GPU judges them while it would wait for its memory anyway, whereas our CPU has to work
-# for each. And a draft that knows one word survives only as long as one word is enough. A better draft is
-# a small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
-# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
-# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses. Smaller weights are
-# read faster, too. With those of its experts *quantized* to some four bits each,
-# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
+# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
+# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
+# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
+# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
+# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. What was new is how such a model comes to its tasks.
-#
-# **Pre-training.** A language model needs no labels, so any text will do. GPT read thousands of books,
+# (2018) has learnt positions and another activation. What was new is how it comes to its tasks. A
+# language model needs no labels, so it can be **pre-trained** on any text. GPT read thousands of books,
 # was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
-# twelve.
+# twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can do without the second step: give it three words
+# with their translations and then a fourth word, and it writes the translation. The text states the task,
+# and no weight changes (**in-context learning**).
 #
-# **Scale.** The loss falls along a power law in parameters, text and compute, from which [Kaplan et al.
-# (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger budget should go into size:
-# [GPT-3](https://arxiv.org/abs/2005.14165) has 175 billion parameters and read 300 billion tokens.
+# What lies between the two is **scale**. The loss falls along a power law in parameters, text and
+# compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
+# larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
 # [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
 # every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
-# *Chinchilla* was better than *Gopher*, which is four times as large and cost as much compute. Today's
-# models read far more than that, because a small model is cheaper to serve.
-#
-# **In-context learning.** Give GPT-3 three words with their translations and then a fourth word,
-# and it writes the translation. The text states the task, and no weight changes.
+# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
+# than that, because a small model is cheaper to serve.
 #
 # > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
 # > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
@@ -5411,12 +5383,12 @@ def tokens_of_a_pass():
 # has simply never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests with good answers, and the loss
-# is taken on the answers alone (as in a [translator without an encoder](#one-sequence)). Then come
-# *preferences*, because it is hard to write the best answer, and easy to say which of two is better.
-# [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such rankings and
-# let the language model learn, by reinforcement, to please it. *Direct preference optimization* (DPO,
-# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
-# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
+# is taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
+# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
+# *reward model* to such choices and let the language model learn, by reinforcement, to please it. *Direct
+# preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither.
+# It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
+# the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5432,6 +5404,38 @@ def tokens_of_a_pass():
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
 # nobody tells it why the first is better. **Cost: half a minute.**
+
+
+# %%
+def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
+    """The log-probability of each caption (n,)."""
+    ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
+    states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
+    log_probs = model.generator(states)  # (n, T, V)
+    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
+    return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
+
+
+def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
+    """By how much each caption has become more likely, as a log-ratio (n,)."""
+    with torch.no_grad():
+        reference = log_probs_of_captions(before, captions)
+    return log_probs_of_captions(model, captions) - reference
+
+
+def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
+    """A copy of a model that has learnt by DPO to prefer captions to others."""
+    before = model
+    model = copy.deepcopy(before)
+    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    for _ in range(updates):
+        pairs = random.choices(better, k=16) + random.choices(worse, k=16)
+        gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
+        loss = -F.logsigmoid(beta * (gain_of_better - gain_of_worse)).mean()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    return model
 
 
 # %% tags=["hide-input"]
@@ -5458,44 +5462,12 @@ def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Calla
     return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
 
 
-def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
-    """The log-probability of each caption (n,)."""
-    ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
-    states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
-    log_probs = model.generator(states)  # (n, T, V)
-    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
-    return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
-
-
-# %%
-def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Tensor:
-    """By how much each caption has become more likely, as a log-ratio (n,)."""
-    with torch.no_grad():
-        reference = log_probs_of_captions(before, captions)
-    return log_probs_of_captions(model, captions) - reference
-
-
-def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
-    """A copy of a model that has learnt by DPO to prefer captions to others."""
-    before = model
-    model = copy.deepcopy(before)
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
-    for _ in range(updates):
-        pairs = random.choices(better, k=16) + random.choices(worse, k=16)
-        gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
-        loss = -F.logsigmoid(beta * (gain_of_better - gain_of_worse)).mean()
-        loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
-    return model
-
-
-# %% tags=["hide-input"]
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
     words = words_at_hand()[1]
     dogs = {*words.encode(["dog dogs"], "en")[0]}
+    number, updates = (1500, 150) if run_level() == "laptop" else (300, 3)
 
     def captions(model: LanguageModel, number: int) -> list[list[int]]:
         torch.manual_seed(2)  # the same luck for both models
@@ -5505,30 +5477,26 @@ def prefer_dogs():
     def has_a_dog(ids: list[int]) -> bool:
         return not dogs.isdisjoint(ids)
 
-    own = captions(before, 1500 if run_level() == "laptop" else 300)
+    own = captions(before, number)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
-    after = prefer(before, better, worse, updates=150 if run_level() == "laptop" else 3)
+    after = prefer(before, better, worse, updates)
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
         written = captions(model, 300)
-        with torch.no_grad():
-            distance = gain(model, before, written).mean().item()
         share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
         texts = " ".join(words.decode(ids) for ids in written[:4])
-        rows.append((name, share, distance, scores["perplexity"], texts))
+        rows.append((name, share, scores["perplexity"], texts))
     caption = f"{len(better)} captions of {len(own)} had a dog"
-    columns = ["model", "with a dog", "KL to the model before", "validation perplexity"]
-    return table(rows, [*columns, "four captions, with the same luck"], caption)
+    columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
+    return table(rows, columns, caption)
 
 
 # %% [markdown]
-# The next columns tell what that has cost. The *KL divergence*, here the mean log-ratio of 300 of its
-# own captions, estimates how far the model has moved; the perplexity is that of captions by people.
-# Nobody asked for worse English, but nothing in the loss asks for good English either, except that the
-# model should stay near the one before. That is why such training watches the distance.
+# The perplexity of captions by people tells what that has cost. Nothing in the loss asks for good
+# English, except that $\beta$ ties the model to what it was before.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
@@ -5578,21 +5546,18 @@ def prefer_dogs():
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
 # subwords and laid end to end in streams of 256. All make the same number of updates with the same
-# batches. Where attention loses parameters, a wider feed-forward network makes up for them; of a mixture
-# we count those that act on a token. Perplexity is per token of the validation split, starts and ends
-# included.
+# batches, and where attention loses parameters, a wider feed-forward network makes up for them; of a
+# mixture we count those that act on a token. Perplexity is per token of the validation split.
 #
 # **What the bench says.** The range in the first row shows how far luck alone reaches, and a row with one
 # seed may have had as much of it. Rotary positions and ALiBi stand far outside: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon and AdamW. SwiGLU, latents, the mixture and the plateau come out a little worse with both of their
-# seeds. RMSNorm, QK-norm, no biases and grouped keys, even a single head of them,
-# lie so near the first row that these runs cannot tell them from it.
-#
-# Those with a smaller cache also write faster, most of all a single head of keys. Even the model with all
-# changes overtakes the plain one, although it rotates and norms at every step. Muon takes its price in
-# training.
+# Muon, which takes its price in speed, and AdamW. SwiGLU, latents, the mixture and the plateau come out a
+# little worse with both of their seeds. RMSNorm, QK-norm, no biases and grouped keys lie so near the
+# first row that these runs cannot tell them from it. That goes even for a single head of keys, which
+# writes fastest of all; and with its smaller cache the model with all changes overtakes the plain one,
+# although it rotates and norms at every step.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
 # gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
@@ -5605,51 +5570,19 @@ def prefer_dogs():
 # **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
 # zero after the warm-up), so a change that would rather have another one looks worse than it is. And none
 # of these short runs diverged, which is what several changes are to prevent. The sections below tell why
-# large models have them all the same: the norm and the feed-forward network, attention and its cache,
-# experts, optimizers, schedules.
+# large models have them all the same.
 #
 # <a id="exchange"></a>
-# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for each
-# place, so that every layer gets a fresh part; under a name in `PARTS` settings and files can use it, too.
-
-
-# %% tags=["hide-input"]
-def name_attention(name: str, kind: type, **more) -> None:
-    """Make a class of attention known to settings and files."""
-    PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.dropout, **more)
-    )
-
-
-# %% [markdown]
+# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
+# each place, so that every layer gets a fresh part; settings choose a part by its name in `PARTS`.
+#
 # ### RMSNorm
 #
-# Layer normalization begins by making the mean of a vector zero. How much does that take away? This is the
-# mean's share in the squares of what reaches the norms of the finished translator:
-
-
-# %% tags=["hide-input"]
-@example
-def share_of_the_mean():
-    translator = translator_at_hand()
-    model = copy.deepcopy(translator.model)
-    shares = []
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm):
-            module.register_forward_pre_hook(
-                lambda _, x: shares.append(x[0].mean(-1).square() / x[0].square().mean(-1))
-            )
-    attention_weights(model, with_own_translation(translator, SENTENCE))
-    return f"{torch.cat([share.flatten() for share in shares]).mean():.1%}"
-
-
-# %% [markdown]
-# Hardly anything. In a random vector of the translator's width, 192, the mean would have as much,
-# $1/192$ or 0.5%. RMSNorm ([Zhang and Sennrich,
-# 2019](https://arxiv.org/abs/1910.07467)) leaves out the mean and the shift and divides by the root mean
-# square; its authors found it about as good, and faster. Biases have mostly gone as well, since
-# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in a model of
-# ours `bias=False` in the settings is enough.
+# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
+# shifts. Half of that can go: RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467))
+# neither subtracts nor shifts, and divides by the root mean square. Its authors found it about as good,
+# and faster. Biases have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large
+# training runs steadier without them; in a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5664,9 +5597,6 @@ class RMSNorm(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         mean_square = x.square().mean(dim=-1, keepdim=True)
         return self.weight * x / (mean_square + self.eps).sqrt()
-
-
-PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 
 
 # %% [markdown]
@@ -5699,11 +5629,6 @@ class SwiGLU(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
         return self.narrow(self.dropout(gated))
-
-
-PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
-    SwiGLU(config.d_model, config.d_ff, config.dropout)
-)
 
 
 # %% [markdown]
@@ -5753,6 +5678,16 @@ def the_same_pair_further_on():
 # product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
 # as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
 # weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
+#
+# ### QK-norm
+#
+# Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
+# keys become ten times as large, and the scores are a hundred times as large; the softmax, as in [Part
+# 1](#why-scale), turns into a choice that no gradient can revise, and a training can diverge ([OLMo
+# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any such factor, so that
+# only a learnt scale can still raise the scores. [Henry et al. (2020)](https://arxiv.org/abs/2010.04245)
+# learn a single one; ours is an RMSNorm, as in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi
+# K2](https://arxiv.org/abs/2507.20534) shrinks the matrices instead, whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
@@ -5773,18 +5708,6 @@ class RotaryAttention(MultiHeadedAttention):
         return rotate(q, places, self.slower), rotate(k, places, self.slower), v
 
 
-name_attention("rotary", RotaryAttention)
-
-
-# %% [markdown]
-# ### QK-norm
-#
-# Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
-# keys be three times as large as at first, then ten times. How large is the largest of the 64 weights of
-# a query, on average?
-
-
-# %% tags=["hide-input"]
 class NormedAttention(MultiHeadedAttention):
     """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
@@ -5798,63 +5721,24 @@ class NormedAttention(MultiHeadedAttention):
         return self.norm_q(q), self.norm_k(k), v
 
 
-name_attention("normed", NormedAttention)
-
-
-@example
-def largest_weights_when_matrices_grow():
-    x = torch.randn(1, 64, 128)
-    rows = []
-    for times in (1, 3, 10):
-        row = [f"{times} ×"]
-        for kind in (MultiHeadedAttention, NormedAttention):
-            torch.manual_seed(1)
-            attn = start_weights(kind(4, 128, dropout=0.0))
-            attn.linears[0].weight.data *= times
-            attn.linears[1].weight.data *= times
-            attn(x, x, x)
-            row.append(attn.attn.amax(-1).mean().item())
-        rows.append(row)
-    return table(rows, ["matrices", "plain", "with QK-norm"])
-
-
 # %% [markdown]
-# Ten times larger matrices give scores a hundred times as large. The softmax, as in [Part 1](#why-scale),
-# becomes a choice that no gradient can revise, and a training can diverge ([OLMo
-# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any factor, which is why the
-# last column cannot move; only a learnt scale can still raise the scores. [Henry et al.
-# (2020)](https://arxiv.org/abs/2010.04245) learn a single one; ours is an RMSNorm, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
-# instead, whenever a score grows too large.
-#
 # ### Grouped keys and values
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
 # 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill this many
-# gigabytes:
-
-
-# %% tags=["hide-input"]
-@example
-def gigabytes_of_cache():
-    numbers = 128_000 * 80 * 128 * 2  # tokens, layers, width, keys and values
-    rows = [(heads, round(numbers * heads * 2 / 1e9)) for heads in (64, 8, 1)]
-    return table(rows, ["heads of keys", "gigabytes"])
-
-
-# %% [markdown]
-# Its 70 billion parameters take 140. That is why it has only eight heads of keys and values, each shared
-# by eight heads of queries: **grouped-query attention** ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)), whose authors lost hardly any quality. With a single head for
-# all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
+# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill $128{,}000
+# \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion parameters take
+# 140 GB. That is why it has only eight heads of keys and values, each shared by eight heads of queries,
+# and a cache of 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
+# 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a single head for all, it is
+# *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
 #
 # To copy shared keys for each head would waste what was saved. The class reads the queries of all heads in
 # a group as one long text instead, $H / \text{groups}$ times as long, and one product compares them with
 # the keys that they share.
 
 
-# %%
+# %% tags=["hide-input"]
 class GroupedAttention(MultiHeadedAttention):
     """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
 
@@ -5879,19 +5763,30 @@ class GroupedAttention(MultiHeadedAttention):
         return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
 
 
-name_attention("grouped", GroupedAttention)
-name_attention("multi-query", GroupedAttention, groups=1)
-
-
 # %% [markdown]
 # ### Sliding windows
 #
-# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) That bounds the
-# cache, since what has left the window can be forgotten, without bounding the view as much: with a window
-# of four a word sees three others, each of which has seen three more in the layer below, so that twelve
-# places back still count after four layers, though only by hearsay. Most models therefore mix windows with
-# full layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024
-# tokens, on the bench two of four see 32 subwords.
+# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) What has left the
+# window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
+# word sees three others, each of them has seen three more in the layer below, so that twelve places back
+# still count after four layers, though only by hearsay. Most models therefore mix windows with full
+# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens,
+# on the bench two of four see 32 subwords.
+#
+# <a id="latent"></a>
+# ### Latent keys and values
+#
+# Keys can also be compressed. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
+# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
+# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ that makes
+# the keys of a head,
+#
+# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
+# <!-- code: LatentAttention -->
+#
+# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
+# into values afterwards. The two branches of `attend` are the two sides of this equation.
 
 
 # %% tags=["hide-input"]
@@ -5909,27 +5804,6 @@ class WindowAttention(MultiHeadedAttention):
         return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
 
 
-name_attention("window", WindowAttention)
-
-
-# %% [markdown]
-# <a id="latent"></a>
-# ### Latent keys and values
-#
-# Keys can also be compressed. **Multi-head latent attention** (MLA,
-# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ that makes
-# the keys of a head,
-#
-# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
-# <!-- code: LatentAttention -->
-#
-# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The two branches of `attend` are the two sides of this equation.
-
-
-# %%
 class LatentAttention(MultiHeadedAttention):
     """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
 
@@ -5957,17 +5831,6 @@ class LatentAttention(MultiHeadedAttention):
         return heads.transpose(1, 2) @ to_v.mT, weights
 
 
-name_attention("latent", LatentAttention)
-
-
-# %% tags=["hide-input"]
-@example
-def check_a_query_at_latents_equals_one_at_expanded_keys():
-    attn = draw_weights(LatentAttention(4, 16, dropout=0.0, latent=6))
-    x = torch.randn(2, 9, 16)
-    assert_close(attn(x[:, -1:], x, x), attn(x, x, x)[:, -1:])
-
-
 # %% [markdown]
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
 # rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
@@ -5982,10 +5845,12 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 # query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
 # the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# the layers of today also let it fade and overwrite what stood under a similar key, and every fourth
-# layer or so looks back again, by latents in [Kimi K3](https://arxiv.org/abs/2607.24653), by sparse
-# attention in [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads
-# few of them: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+# it has to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides
+# how much of the state fades, and more recent layers also overwrite what stood under a similar key. Even
+# so, every fourth layer or so is one that looks back, by latents in [Kimi
+# K3](https://arxiv.org/abs/2607.24653), by sparse attention in
+# [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
+# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
 #
 # ### A mixture of experts
 #
@@ -5995,7 +5860,7 @@ def check_a_query_at_latents_equals_one_at_expanded_keys():
 # them, but the operations for a token stay nearly as they were.
 
 
-# %%
+# %% tags=["hide-input"]
 class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
 
@@ -6027,39 +5892,12 @@ class MixtureOfExperts(nn.Module):
         return mixed.view_as(x)
 
 
-PARTS["feed_forward"]["experts"] = lambda config: start_weights(
-    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
-)
-
-
-# %% tags=["hide-input"]
-@example
-def loads_of_eight_experts():
-    words = torch.randn(32, 16) + torch.randn(16)  # they have something in common
-    wanted = torch.randn(32, 16)
-    loads = {}
-    for name, moves in (("left alone", False), ("with a moving bias", True)):
-        torch.manual_seed(1)
-        mixture = start_weights(MixtureOfExperts(16, 32, dropout=0.0))
-        optimizer = torch.optim.Adam(mixture.parameters(), lr=0.01)
-        for _ in range(300):
-            (mixture(words) - wanted).square().mean().backward()
-            optimizer.step()
-            optimizer.zero_grad()
-            if not moves:
-                mixture.bias.zero_()
-        chosen = (mixture.router(words).sigmoid() + mixture.bias).topk(2).indices
-        loads[name] = chosen.flatten().bincount(minlength=8).tolist()
-    return loads
-
-
 # %% [markdown]
-# These are the loads of eight experts after 300 updates on 32 random words, each of which chooses two.
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. Instead of a second loss for the imbalance we take a bias for each expert ([Wang et
-# al., 2024](https://arxiv.org/abs/2408.15664); in [DeepSeek-V3](https://arxiv.org/abs/2412.19437), beside
-# a very small loss), which falls a little when it had more than its share of a batch, and rises when it
-# had less. It counts when experts are chosen, but not in what they return.
+# others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
+# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
+# than its share of a batch, and rises when it had less. It counts when experts are chosen, but not in
+# what they return.
 #
 # The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
 # one on the bench gains nothing, perhaps because each expert sees only a quarter of so few tokens.
@@ -6068,44 +5906,10 @@ def loads_of_eight_experts():
 # ### AdamW
 #
 # A weight that nothing needs should fade, and the old way was to add a little of each weight to its
-# gradient. Watch a thousand weights of 1 whose gradients are pure noise, large or small. What is left of
-# them after 200 steps at a rate of 0.01, with a decay of 0.1?
-
-
-# %% tags=["hide-input"]
-def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
-    """AdamW with the paper's β and ε; norms and biases do not decay."""
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    others = [p for p in model.parameters() if p.dim() <= 1]
-    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
-    return torch.optim.AdamW(groups, weight_decay=0.0, **ADAM)
-
-
-OPTIMIZERS["adamw"] = adamw
-
-
-@example
-def what_two_decays_leave():
-    rows = []
-    for optimizer in (torch.optim.Adam, torch.optim.AdamW):
-        row = [optimizer.__name__]
-        for size in (10.0, 0.1):
-            weights = nn.Parameter(torch.ones(1000))
-            torch.manual_seed(1)
-            steps = optimizer([weights], lr=0.01, betas=(0.9, 0.98), eps=1e-9, weight_decay=0.1)
-            for _ in range(200):
-                weights.grad = size * torch.randn(1000)
-                steps.step()
-            row.append(weights.mean().item())
-        rows.append(row)
-    return table(rows, ["weights left by", "large gradients", "small ones"])
-
-
-# %% [markdown]
-# Adam divides the decay by the size of the gradients, as it divides everything that it is given. Where
-# they are large, the weights hardly fade, and where they are small, little is left. **AdamW** ([Loshchilov
-# and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights directly, all alike. Without
-# decay, the default of our [settings](#settings), it is Adam.
+# gradient. But Adam divides whatever it is given by the size of the gradients, the decay included, so
+# that weights with large gradients hardly fade, and those with small ones are soon gone. **AdamW**
+# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all
+# alike. Without decay, the default of our [settings](#settings), it is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -6139,12 +5943,9 @@ def directions_of_a_gradient():
     rows = []
     for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
         found = torch.linalg.svdvals(matrix)
-        relative = found / found[0]
-        rows.append((name, *(relative[n].item() for n in (0, 1, len(found) // 4, len(found) // 2))))
-    return table(
-        rows,
-        ["singular values, beside the first", "first", "second", "a quarter down", "in the middle"],
-    )
+        places = [0, 1, len(found) // 4, len(found) // 2]
+        rows.append((name, *(found / found[0])[places].tolist()))
+    return table(rows, ["singular values", "first", "second", "a quarter down", "in the middle"])
 
 
 # %% [markdown]
@@ -6162,6 +5963,14 @@ def directions_of_a_gradient():
 
 
 # %% tags=["hide-input"]
+def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
+    """AdamW with the paper's β and ε; norms and biases do not decay."""
+    matrices = [p for p in model.parameters() if p.dim() > 1]
+    others = [p for p in model.parameters() if p.dim() <= 1]
+    groups = [{"params": matrices, "weight_decay": weight_decay}, {"params": others}]
+    return torch.optim.AdamW(groups, weight_decay=0.0, **ADAM)
+
+
 class Muon(torch.optim.AdamW):
     """Orthogonalized momentum for the matrices of the layers, AdamW for the rest (Jordan, 2024)."""
 
@@ -6190,9 +5999,6 @@ class Muon(torch.optim.AdamW):
         super().step()
 
 
-OPTIMIZERS["muon"] = Muon
-
-
 # %% [markdown]
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
 # the steps as large as Adam's, so that rate and schedule can stay; it comes from
@@ -6202,10 +6008,19 @@ OPTIMIZERS["muon"] = Muon
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both the
-# number of updates must be known in advance. **Warm-up, stable, decay**
+# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both
+# the number of updates must be known in advance. **Warm-up, stable, decay**
 # ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
-# at the end: any point of the plateau can be continued, or brought to an end.
+# at the end: any point of the plateau can be continued, or brought to an end. The authors of [Kimi
+# K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better; on the bench
+# the straight line looks better, too.
+#
+# ### All together
+#
+# The classes of attention above override different steps, so Python can stack them. Each asks the next
+# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
+# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
+# each part also gets the name by which settings and files know it.
 
 
 # %% tags=["hide-input"]
@@ -6223,22 +6038,6 @@ def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, to
     return peak * max(0.0, min(step / warmup, 1.0, falling))
 
 
-SCHEDULES["linear"] = linear_rate
-SCHEDULES["stable_decay"] = stable_decay_rate
-
-
-# %% [markdown]
-# The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine
-# better; on the bench the straight line looks better, too.
-#
-# ### All together
-#
-# The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
-# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
-
-
-# %% tags=["hide-input"]
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Grouped keys, rotated."""
 
@@ -6247,17 +6046,38 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
 
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.dropout, **more)
+    )
+
+
+name_attention("rotary", RotaryAttention)
+name_attention("normed", NormedAttention)
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
+name_attention("window", WindowAttention)
+name_attention("latent", LatentAttention)
 name_attention("rotary-grouped", RotaryGroupedAttention)
 name_attention("modern", ModernAttention)
+PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
+PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
+    SwiGLU(config.d_model, config.d_ff, config.dropout)
+)
+PARTS["feed_forward"]["experts"] = lambda config: start_weights(
+    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
+)
+OPTIMIZERS.update(adamw=adamw, muon=Muon)
+SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 
 
 # %% [markdown]
-# <a id="further"></a>
 # <a id="flash"></a>
 # ## FlashAttention
 #
 # For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
-# for ten times as many a hundred times as much, although all that they are needed for is an average.
+# for ten times as many a hundred times as much, although they are needed for nothing but an average.
 # *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
 # and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
 # its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
@@ -6284,18 +6104,34 @@ def attention_in_blocks(query, key, value, block=128) -> Tensor:
     return output / total
 
 
-# %% tags=["hide-input"]
 @example
 def check_attention_in_blocks_equals_attention():
     query, key, value = torch.randn(3, 2, 4, 300, 32)  # each (2, 4, 300, 32): a remainder of 44
-    whole, _ = attention(10 * query, key, value)
-    assert_close(attention_in_blocks(10 * query, key, value), whole)
+    assert_close(attention_in_blocks(query, key, value), attention(query, key, value)[0])
 
 
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
-# `scaled_dot_product_attention`, is faster than the plain formula even where that would fit.
+# `scaled_dot_product_attention`, is faster than the plain formula even where the table would fit.
+#
+# <a id="serving"></a>
+# ## Serving
+#
+# Speculation helps a single reader. A server has many, and weights that have been read for one text can
+# serve the next token of every other as well. As texts end at different moments, a batch that waited for
+# its longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
+# just arrived takes its place (*continuous batching*, [Yu et al.,
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
+# room for their caches. Nobody knows how long an answer will be, and where servers had reserved room for
+# the longest, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled.
+# Their *vLLM* hands out small *pages* instead, wherever there is room, as an operating system does.
+#
+# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
+# that comes later; a server that has read its instructions once need not read them again for every
+# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to
+# shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits each,
+# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
@@ -6303,24 +6139,17 @@ def check_attention_in_blocks_equals_attention():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary
 # positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
-# 64, 128 and 192.
+# 64, 128 and 192. There a [rotated](#rotary) query meets keys at distances that the model has never seen,
+# and the second model gets two remedies.
 #
-# There a [rotated](#rotary) query meets keys at distances that it has never seen. *Position
-# interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by the factor
-# $s$ by which the text is longer, as if the places stood closer together. A *larger base* (named *NTK*
-# after a theory that led to it) divides the slowest angle by $s$ and leaves the fastest as it was,
-# because neighbours must still be told apart; *YaRN* ([Peng et al.,
-# 2023](https://arxiv.org/abs/2309.00071)) goes further on this way. **Cost: a minute.**
+# *Position interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by
+# the factor $s$ by which the text is longer, as if the places stood closer together. A *larger base*,
+# known as *NTK* scaling, divides the slowest angle by $s$ and leaves the fastest as it was, because
+# neighbours must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071))
+# refines that. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
-def end_to_end(split: str, subwords: Subwords, length: int) -> Tensor:
-    """The captions of a split in one row, cut every 64 tokens into pieces (n, length + 1)."""
-    texts = [target for _, target in corpus_at_hand().pairs(split)]
-    ids = [[START, *each, END] for each in subwords.encode(texts)]
-    return torch.tensor(list(itertools.chain.from_iterable(ids))).unfold(0, length + 1, 64)
-
-
 @torch.no_grad()
 def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
     """Of each 64 places; pieces (n, 257) that overlap have the same tokens in all four."""
@@ -6332,7 +6161,12 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 @example
 def beyond_the_training():
     subwords, _ = learn_subwords(corpus_at_hand(), 1000)
-    judged = end_to_end("val", subwords, 256)[:48]
+    pieces = {}
+    for split, length in {"train": 64, "val": 256}.items():  # captions end to end, cut every 64
+        texts = subwords.encode([target for _, target in corpus_at_hand().pairs(split)])
+        ids = [token for text in texts for token in (START, *text, END)]
+        pieces[split] = torch.tensor(ids).unfold(0, length + 1, 64)  # (n, length + 1)
+    updates = 800 if run_level() == "laptop" else 5
     rows = []
     for positions in ("sinusoids", "rotary"):
         torch.manual_seed(0)
@@ -6340,19 +6174,16 @@ def beyond_the_training():
         if positions == "rotary":
             exchange(model, "positions", lambda: nn.Dropout(0.1))
             exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
-        pieces = end_to_end("train", subwords, 64)
-        parts = pieces[torch.randperm(len(pieces))].split(8)[
-            : 800 if run_level() == "laptop" else 5
-        ]
-        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
+        parts = pieces["train"][torch.randperm(len(pieces["train"]))].split(8)[:updates]
         batches = (Batch(part, part) for part in parts)
+        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
         run_epoch(batches, model, compute, *make_optimizer(model, 1.0, 100))
-        rows.append((positions, *perplexity_by_place(model, judged)))
+        rows.append((positions, *perplexity_by_place(model, pieces["val"][:48])))
     pairs = torch.linspace(0, 1, 16)  # of features, from the fastest to the slowest
     for name, slower in {"interpolated": 4.0, "with a larger base": 4.0**pairs}.items():
         for layer in model.decoder.layers:
             layer.self_attn.slower = slower
-        rows.append((f"rotary, {name}", *perplexity_by_place(model, judged)))
+        rows.append((f"rotary, {name}", *perplexity_by_place(model, pieces["val"][:48])))
     columns = ["positions", "from 0", "from 64", "from 128", "from 192"]
     return table(rows, columns, "perplexity by place; trained on places 0 to 63")
 
@@ -6365,32 +6196,9 @@ def beyond_the_training():
 # know; its authors therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
 # differences. Many models get their long context from a brief last training on long texts, and some
-# rely on YaRN beyond that: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text)
-# was trained to 64K tokens and is used to 128K.
+# stretch it further by YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained
+# to 64K tokens and is used to 128K.
 #
-# (Row E of the paper's Table 3 has *learnt* vectors instead of sinusoids, and beyond the last of them
-# nothing at all; they are `--positions learnt`.)
-
-
-# %% tags=["hide-input"]
-class LearntPositions(nn.Module):
-    """Adds a learnt vector for each position, then dropout: (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, dropout: float, max_len: int):
-        super().__init__()
-        self.lut = nn.Embedding(max_len, d_model)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.dropout(x + self.lut.weight[: x.size(1)])
-
-
-PARTS["positions"]["learnt"] = lambda config: LearntPositions(
-    config.d_model, config.dropout, config.max_len
-)
-
-
-# %% [markdown]
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
 #
@@ -6402,8 +6210,8 @@ PARTS["positions"]["learnt"] = lambda config: LearntPositions(
 #
 # What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, whereas every layer of a
-# decoder reads the same states, those of the encoder's last layer.
+# positions. In return each layer of the target reads the source at its own depth, and not only the states
+# of an encoder's last layer.
 
 
 # %% tags=["hide-input"]
@@ -6484,12 +6292,11 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
-# that sees more stands further on.) They disagree most about attention. Nearly all that they do there
+# that sees more stands further on.) They disagree most about attention, where nearly all that they do
 # serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
 # replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
-# subwords, often more than 100,000 of them, are mostly built from *bytes* today, so that no text is
-# unknown (since [GPT-2,
-# 2019](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf)).
+# subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
+# text is unknown.
 #
 # <a id="own-part"></a>
 # ## A part of your own
@@ -6522,10 +6329,9 @@ name_attention("distance", DistanceAttention)
 
 
 @example
-def check_a_cache_agrees_with_every_attention():
-    for name in PARTS["attention"]:
-        config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention=name, positions="none")
-        assert cache_agrees(build_model(config, 11, 11)), name
+def check_a_cache_agrees_with_distances():
+    config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention="distance", positions="none")
+    assert cache_agrees(build_model(config, 11, 11))
 
 
 # %% [markdown]
@@ -6539,7 +6345,7 @@ def check_a_cache_agrees_with_every_attention():
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because its plan has held. Attention mixes the positions, a network works on each
 # of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Even where somebody bends the plan, it can be recognized: in
+# Where somebody bends the plan, it can still be recognized: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
 # layers of Kimi K3 attend to what earlier ones wrote.
 #
@@ -6549,21 +6355,15 @@ def check_a_cache_agrees_with_every_attention():
 # <a id="try-today"></a>
 # ## Try it
 #
-# 1. Three tokens have the probabilities 0.6, 0.3 and 0.1. What are they at a temperature of 0.5?
-# 2. A draft gives a token 0.5, the large model 0.2. How often does it pass, once it is proposed? And how
-#    many tokens come from a pass if the draft is the large model itself and proposes four?
-# 3. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
-# 4. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
+# 1. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
+# 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
 #    attention's four matrices shrink, too?
 #
 # <details><summary>Answers</summary>
 #
-# 1. Squared they are 0.36, 0.09 and 0.01, which is 0.78, 0.20 and 0.02 of their sum.
-# 2. In $0.2 / 0.5 = 40\,\%$ of cases. With itself as its draft nothing is refused, which makes five: four
-#    proposals and one token of its own.
-# 3. A key is rotated by its own place alone, and that does not change. The distance arises in the
+# 1. A key is rotated by its own place alone, and that does not change. The distance arises in the
 #    product with the query.
-# 4. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
+# 2. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
 #
 # </details>
 #
@@ -8013,7 +7813,7 @@ PositionalEncoding make_model start_weights count_parameters Batch pad_ids rate 
 SimpleLossCompute run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode
 beam_search search_one load_tokenizers tokenize build_vocabulary create_dataloaders average
 cache_agrees with_cache RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention
-LearntPositions rotate LanguageModel make_language_model sample Corpus Config train_model
+rotate LanguageModel make_language_model sample Corpus Config train_model
 load_trained_model save_model Translator translate translate_lines PARTS OPTIMIZERS SCHEDULES
 exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()

@@ -305,6 +305,22 @@ def test_a_mixture_that_takes_all_is_their_weighted_sum():
     assert_close(mixture(x), (outputs * shares.unsqueeze(2)).sum(-1))
 
 
+def test_an_expert_with_more_than_its_share_is_chosen_less_and_says_the_same():
+    mixture = at.draw_weights(at.MixtureOfExperts(8, 12, dropout=0.0, experts=3, active=1))
+    x = torch.randn(2, 5, 8)
+    with torch.no_grad():
+        mixture.router.weight[:] = 0.0  # a tie: one expert gets every position
+        before = mixture(x)
+        assert mixture.bias.gt(0).sum() == 2
+        assert mixture.bias.lt(0).sum() == 1
+        moved = mixture.eval().bias.clone()
+        after = mixture(x)
+    assert torch.equal(mixture.bias, moved)
+    assert not torch.allclose(before, after)
+    first = mixture.experts[moved.argmax()]
+    assert_close(after, first(x))
+
+
 # make_model -------------------------------------------------------------------------------------
 
 

@@ -34,7 +34,6 @@ WAYS = {
     "latent": {"attention": "latent"},
     "experts": {"feed_forward": "experts"},
     "distance": {"attention": "distance", "positions": "none", "norm_first": False},
-    "learnt": {"positions": "learnt"},
     "all of today": TODAY,
     "sharp": {"attention": "sharp"},
     "all of mine": MINE | {"norm_first": False},
