@@ -300,8 +300,8 @@ def test_a_formula_leads_to_the_code_that_computes_it(tmp_path):
     [
         (hidden("show()", DRAWN), "code of this figure 1 line"),
         (hidden("x = 1"), "set-up code 1 line"),
-        (hidden("def a(): ..."), "set-up: a 1 line"),
-        (hidden("class A: ...\n" + "def b(): ...\n" * 4), "set-up: A, b, b and 2 more 5 lines"),
+        (hidden("def a(): ..."), "code: a 1 line"),
+        (hidden("class A: ...\n" + "def b(): ...\n" * 4), "code: A, b, b and 2 more 5 lines"),
         (new_code_cell("def long():\n" + "    pass\n" * 45), None),
         (hidden('published("steps")', DRAWN), None),
     ],

@@ -40,7 +40,7 @@ def purpose(about: dict) -> str:
     """What is in a folded cell: what it defines, or else what it shows."""
     if about["kind"] not in ("set-up", "facts"):
         return f"code of this {about['kind']}"
-    return f"set-up: {defined(about)}" if about["defines"] else "set-up code"
+    return f"code: {defined(about)}" if about["defines"] else "set-up code"
 
 
 def defined(about: dict) -> str:
