@@ -5885,7 +5885,7 @@ class MixtureOfExperts(nn.Module):
         for number, expert in enumerate(self.experts):
             rows, place = (chosen == number).nonzero(as_tuple=True)  # its positions
             share = shares[rows, place].unsqueeze(1)
-            mixed = mixed.index_add(0, rows, share * expert(tokens[rows]))
+            mixed = mixed.index_add(0, rows, (share * expert(tokens[rows])).type_as(mixed))
         if self.training:
             load = chosen.flatten().bincount(minlength=len(self.experts)).float()
             self.bias += 0.001 * (load.mean() - load).sign()

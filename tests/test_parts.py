@@ -108,6 +108,14 @@ def test_a_step_of_training_changes_every_weight(way):
         assert noise or at_rest or not torch.equal(weight, before[name]), name
 
 
+def test_in_bf16_it_computes_about_the_same(way):
+    model = made(way)
+    exact = states_of(model)
+    with torch.autocast("cpu", torch.bfloat16):
+        rounded = states_of(model)
+    assert (rounded - exact).norm() < 0.1 * exact.norm()
+
+
 def test_a_beam_finds_what_the_search_of_one_sentence_finds_without_a_cache(way):
     """A beam of one finds what greedy decoding finds."""
     model = made(way)
