@@ -46,7 +46,7 @@ class Row:
 # Where attention has fewer parameters, a wider feed-forward network makes up for them; a gated one
 # has three matrices instead of two.
 ROWS = {
-    "base": Row("Parts 1 and 2"),
+    "base": Row("no change: Parts 1 and 2"),
     "rms": Row("RMSNorm", {"norm": "rms"}),
     "swiglu": Row("SwiGLU", {"feed_forward": "swiglu", "d_ff": 344}),
     "rotary": Row("rotary positions", {"attention": "rotary", "positions": "none"}),

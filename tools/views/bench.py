@@ -1,4 +1,8 @@
-"""The table of Part 10: one change a row, on one small language model."""
+"""The table and the chart of Part 10: one change a row, on one small language model."""
+
+from statistics import mean
+
+import altair as alt
 
 from tools import records
 from tools.results.bench import LENGTH, ROWS, WRITERS
@@ -11,6 +15,32 @@ def runs_of(row: str) -> list[dict]:
     paths = (records.RESULTS / "bench").glob(f"{row}-[0-9]*.json")
     found = [records.read(f"bench/{path.stem}") for path in paths]
     return sorted(found, key=lambda run: run["seed"])
+
+
+def changes() -> alt.LayerChart:
+    """Perplexity of a small language model with one change at a time, the lowest above; each point
+    is a run, and the band is as wide as the runs without a change are apart.
+    """
+    found = {row: [run["log"][-1]["perplexity"] for run in runs_of(row)] for row in ROWS}
+    rows = sorted((row for row in ROWS if found[row]), key=lambda row: mean(found[row]))
+    points = [
+        {"change": ROWS[row].name, "perplexity": round(each, 2), "base": row == "base"}
+        for row in rows
+        for each in found[row]
+    ]
+    luck = {"from": min(found["base"]), "to": max(found["base"])}
+    band = (
+        alt.Chart(alt.Data(values=[luck]))
+        .mark_rect(opacity=0.25)
+        .encode(x=alt.X("from:Q", title="perplexity"), x2="to:Q")
+    )
+    marks = alt.Chart(width=340).mark_point(filled=True, size=45, tooltip=True)
+    marks = marks.encode(
+        x=alt.X("perplexity:Q", title="perplexity").scale(zero=False, nice=False, padding=12),
+        y=alt.Y("change:N", title=None, sort=None),
+        color=alt.Color("base:N", legend=None),
+    )
+    return alt.layer(band, marks, data=alt.Data(values=points))
 
 
 def bench() -> str:

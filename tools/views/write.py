@@ -35,7 +35,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "images/next-token.svg": (picture.next_token,),
 }  # fmt: skip
 CHARTS: tuple[Callable[[], alt.TopLevelMixin], ...] = (
-    copying.warmups, copying.reach, speed.length_cost,
+    copying.warmups, copying.reach, speed.length_cost, bench.changes,
 )  # fmt: skip
 
 
