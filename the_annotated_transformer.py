@@ -682,7 +682,7 @@ def two_heads_for_one_sentence_figure():
 
 # %% [markdown]
 # <a id="figure-two-heads-for-one-sentence"></a>
-# **Figure.** Head 0 (left) and head 1 (right). A row is a word that asks, a column one that answers;
+# **Figure.** Head 0 first, head 1 second. A row is a word that asks, a column one that answers;
 # every row adds up to one.
 #
 # In head 0, *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little
@@ -3542,7 +3542,8 @@ def cut_a_text():
 
 # %% [markdown]
 # <a id="figure-cut-a-text"></a>
-# **Figure.** A sentence in subwords: *A chimney sweep carries a ladder through the street*.
+# **Figure.** A text in subwords. At first it is *A chimney sweep carries a ladder through the street*,
+# in German.
 #
 # Common words stay whole. The *Schornsteinfeger*, whom no training caption mentions, falls into six
 # pieces, though not where a linguist would cut him (*Schorn-stein-feger*). But he is no hole any more:

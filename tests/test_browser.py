@@ -242,6 +242,9 @@ def test_the_bar_of_a_phone_leads_to_sections_and_back_to_the_top(browser, sampl
     page = watched(browser, sample, viewport={"width": 390, "height": 800})
     contents = page.locator("#contents > summary")
     contents.click()
+    page.locator("nav").get_by_role("button", name="Wrap code").click()
+    page.locator("nav").wait_for(state="hidden")
+    contents.click()
     end = page.get_by_role("link", name="End", exact=True)
     assert not end.is_visible()
     page.get_by_role("button", name="Sections of Part 2").click()
@@ -277,15 +280,23 @@ def test_ideas_only_folds_all_code_and_is_remembered(browser, sample):
     assert not line.is_visible()
 
 
-def test_long_lines_of_code_wrap_on_a_phone_at_a_switch(browser, tmp_path):
+def test_long_lines_of_code_wrap_on_a_phone_until_the_switch(browser, tmp_path):
     cells = '<a id="start"></a>\n# Start here', new_code_cell("x = 1" + " + 1" * 40)
     page = watched(browser, built(tmp_path, *cells), viewport={"width": 390, "height": 800})
     hidden = "box => box.scrollWidth - box.clientWidth"
-    assert page.locator(".code pre").evaluate(hidden) > 0
+    assert page.locator(".code pre").evaluate(hidden) == 0
+    lefts = page.locator(".code pre").evaluate(
+        """box => {
+            const range = document.createRange();
+            range.selectNodeContents(box);
+            return [...range.getClientRects()].map((line) => line.left);
+        }"""
+    )
+    assert lefts[-1] > lefts[0], "what goes on below does not look like a line of its own"
     page.locator("main").get_by_role("button", name="Wrap code").click()
-    assert page.locator(".code pre").evaluate(hidden) == 0
+    assert page.locator(".code pre").evaluate(hidden) > 0
     page.reload()
-    assert page.locator(".code pre").evaluate(hidden) == 0
+    assert page.locator(".code pre").evaluate(hidden) > 0
 
 
 def test_the_map_in_the_margin_lights_what_is_in_sight(browser, tmp_path):

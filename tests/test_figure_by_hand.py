@@ -143,4 +143,8 @@ def test_a_finger_drags_without_scrolling(browser, figures_page):
     touch("touchEnd")
     assert handle.get_attribute("aria-valuetext") != before
     assert tab.evaluate("scrollY") == scrolled
+    box = figure(tab, "by-hand")
+    dot = box.locator(".plane .dot").nth(1).bounding_box()
+    tab.touchscreen.tap(dot["x"] + 15, dot["y"] + 15)  # beside it
+    assert box.locator(".asking [aria-pressed=true]").inner_text() == "kleines"
     assert tab.faults == []

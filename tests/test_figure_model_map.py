@@ -157,6 +157,19 @@ def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_pa
     panel, chosen = (box.locator(name).bounding_box() for name in (".panel", ".drawn .chosen"))
     assert panel["y"] + panel["height"] <= size["height"] + 1
     assert chosen["y"] + chosen["height"] <= panel["y"]
+    top = "panel => panel.querySelector('.player').getBoundingClientRect().top"
+    before = box.locator(".panel").evaluate(top)
+    box.locator(".panel").evaluate("panel => panel.scrollTo(0, 999)")
+    assert box.locator(".panel").evaluate(top) == pytest.approx(before, abs=8), "in sight"
+    tall = place(box, "encoder attention norm").bounding_box()["height"]
+    assert (
+        tall > 1.2 * place(box, "encoder attention norm").locator("rect").bounding_box()["height"]
+    )
+    for close in (box.locator(".close"), place(box, "encoder attention")):
+        close.tap()
+        box.locator(".close").wait_for(state="hidden")
+        place(box, "encoder attention").tap()
+        box.locator(".close").wait_for()
 
 
 def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
@@ -170,8 +183,13 @@ def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
         expect(switch).to_have_attribute("aria-pressed", "true")
     box.locator(".drawn .off").first.wait_for()
     expect(ghost).to_have_text(intact)
+    expect(box.locator(".comes")).to_contain_text("cross-attention, layer 3; positions")
     expect(written).not_to_have_text(intact)
     assert box.locator(shades).inner_html() != before, "the boxes show the broken model"
     box.get_by_role("button", name="plug all in").press("Enter")
     expect(written).to_have_text(intact)
+    box.get_by_role("button", name="self-attention of layer 3 off").last.press("Enter")
+    expect(box.locator(".comes [role=status]")).to_contain_text("same")
+    box.get_by_role("button", name="plug all in").press("Enter")
+    expect(box.locator(".comes [role=status]")).to_be_empty()
     assert box.locator(".drawn .off").count() == 0

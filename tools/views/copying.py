@@ -99,14 +99,16 @@ def warmups() -> alt.FacetChart:
         points.append({"peak": peak, "loss": run["loss"], "curve": curve, "norm": norm})
     marks = alt.Chart(width=230, height=200).mark_point(filled=True, size=50)
     marks = marks.encode(
-        x=alt.X("peak:Q", title="highest learning rate").scale(type="log"),
+        x=alt.X("peak:Q", title="highest learning rate")
+        .scale(type="log")
+        .axis(values=[0.001, 0.004, 0.016, 0.064], format="~g"),
         y=alt.Y("loss:Q", title="last loss"),
         color=alt.Color("curve:N", title=None).legend(orient="top"),
         shape=alt.Shape("curve:N", title=None),
     )
     chance = alt.Chart(alt.Data(values=[{"loss": 2.485}])).mark_rule(strokeDash=[4, 4])  # log 12
     layered = alt.layer(marks, chance.encode(y="loss:Q"), data=alt.Data(values=points))
-    return layered.facet("norm:N")
+    return layered.facet(alt.Facet("norm:N", title=None))
 
 
 def reach() -> alt.LayerChart:

@@ -9,22 +9,23 @@ import { pause } from "./model/slices.js";
 import { READS, WRITES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
-import { Button, classes, html, useEffect, useRef } from "./lib/ui.js";
+import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing } from "./model-map/drawing.js";
 import { Panel } from "./model-map/panel.js";
 import { Pieces } from "./model-map/pieces.js";
 import { sideOf } from "./model-map/places.js";
 import { FIRST, firstScene, sceneOf } from "./model-map/scene.js";
 import { captionOf, stopAt, stopsOf } from "./model-map/stops.js";
-import { isCut, Unplug } from "./model-map/unplug.js";
+import { isCut, namesOf, Unplug } from "./model-map/unplug.js";
 
 export { firstScene, sceneOf };
 
-/** The chosen box comes into view where the panel hides it; but a reader who has left the drawing may go. */
+/** The drawing, or at least the chosen box, comes into view where the panel hides it; who has left it may go. */
 function reveal(drawing) {
   const { top, bottom } = drawing.getBoundingClientRect();
-  if (top < innerHeight && bottom > 0)
-    drawing.querySelector(".chosen").scrollIntoView({ block: "nearest", behavior: "instant" });
+  if (top > innerHeight || bottom < 0) return;
+  for (const each of [drawing, drawing.querySelector(".chosen")])
+    each.scrollIntoView({ block: "nearest", behavior: "instant" });
 }
 
 export function ModelMap({ scene: first }) {
@@ -40,6 +41,8 @@ export function ModelMap({ scene: first }) {
   };
   const player = usePlayer(stops.length, { wait }); // as if at its end: to play is to begin
   const byHand = useRef(0); // the turn of the player that a choice by hand has ended
+  const [closed, setClosed] = useState(0); // the turn at which the panel was closed
+  const isOpen = player.turn > closed; // and covers what is below it, where there is little room
 
   function go(changes) {
     clearTimeout(resting.current);
@@ -65,6 +68,12 @@ export function ModelMap({ scene: first }) {
     resting.current = setTimeout(() => choose({ place }), MOMENT);
   }
 
+  /** A box that is chosen already closes the panel. */
+  function chooseBox(place) {
+    if (isOpen && place === latest.current.place) setClosed(player.turn);
+    else choose({ place });
+  }
+
   /** Choose a position; on the other side, where its stack ends. */
   const choosing = (side) => (position) =>
     choose({ [side]: position, ...(sideOf(scene.place) !== side && { place: `${side} final` }) });
@@ -78,7 +87,7 @@ export function ModelMap({ scene: first }) {
   const target = { language: WRITES.code, chosen: scene.decoder, onChoose: choosing("decoder") };
   const { cuts, translation, intact } = scene;
   const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
-  return html`<div class=${classes({ "model-map": true, used: player.isUsed })}>
+  return html`<div class=${classes({ "model-map": true, open: isOpen })}>
     <div class="words">
       <${SentenceField} id="map-german" sentence=${sentence} />
       <p class="line" role="status">${line || sentence.hint}</p>
@@ -90,15 +99,16 @@ export function ModelMap({ scene: first }) {
       <div class="left">
         <div class="whole" ref=${drawing} onPointerLeave=${() => clearTimeout(resting.current)}>
           <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(cuts, place, scene.layer)}
-            unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${(place) => choose({ place })} />
+            unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${chooseBox} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${(next) => choose({ cuts: next })}>
-          <p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
+        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${(next) => map.choose({ cuts: next })}>
+          <div class="comes"><p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
+            <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${translation === intact ? "The sentence stays the same." : "Struck out is what it was."}`}</p></div>
         <//>
       </div>
       <div class="panel">
-        <${Controls} player=${player} />
+        <div class="head"><${Controls} player=${player} /><${Button} class="close" aria-label="Close" onClick=${() => setClosed(player.turn)}>✕<//></div>
         <${Panel} scene=${scene} section=${first.sections[scene.place]} caption=${captionOf(scene, stops[stopAt(stops, scene)])} />
       </div>
     </div>

@@ -87,7 +87,7 @@ export function Alignment({ reads, scene, room, say = continued, wrong = () => f
   const [wide, tall] = [LEFT + CELL * reads.length + 44, top + HIGH * room + 1];
   return html`<svg class="alignment" viewBox=${`0 0 ${wide} ${tall}`} width=${1.2 * wide} role="img" aria-label=${label}>
     <g lang="de">${reads.map(column)}</g>${pieces.map(row)}
-    <rect class="frame" x=${LEFT} y=${top} width=${CELL * reads.length} height=${HIGH * pieces.length} />
+    <rect class="frame" x=${LEFT} y=${top} width=${CELL * reads.length} height=${HIGH * room} />
   </svg>`;
 }
 

@@ -74,9 +74,9 @@ function Says({ probabilities, total }) {
   return html`It draws from ${among}. The ${Math.min(kept, NAMED)} likeliest have <b>${percent(named)}</b> together.`;
 }
 
-/** A row of the table: a bar for what it has before, as an outline, and what it has now. */
-function Row({ name, before, now, count }) {
-  const width = (share) => `width:${(100 * share).toFixed(1)}%`;
+/** A row of the table: a bar for what it has before, as an outline, and what it has now; one that has `full` is full. */
+function Row({ name, before, now, count, full }) {
+  const width = (share) => `width:${((100 * share) / full).toFixed(1)}%`;
   return html`<tr class=${now > 0 ? "" : "cut"}>
     <th scope="row">${name}</th>
     <td class="bars"><i><u class="guess" style=${width(now)}></u><u class="outline" style=${width(before)}></u></i></td>
@@ -96,8 +96,9 @@ export function Sampling({ scene }) {
     setCounts(null);
   }
   const rest = (numbers) => sum(numbers.slice(NAMED));
+  const full = Math.max(...[model, probabilities].flatMap((numbers) => [numbers[0], rest(numbers)]));
   const rows = names.map(
-    (name, token) => html`<${Row} key=${token} name=${name} before=${model[token]}
+    (name, token) => html`<${Row} key=${token} full=${full} name=${name} before=${model[token]}
       now=${probabilities[token] ?? 0} count=${counts && (counts[token] ?? 0)} />`,
   );
   return html`<div class="small sampling">
@@ -115,7 +116,7 @@ export function Sampling({ scene }) {
       <caption>${written} …</caption>
       <thead><tr><th scope="col">next token</th><td></td><th scope="col">probability</th><th scope="col" class="count">draws</th></tr></thead>
       <tbody>${rows}
-        <${Row} name=${`${grouped(logProbs.length - NAMED)} others`} before=${rest(model)} now=${rest(probabilities)}
+        <${Row} name=${`${grouped(logProbs.length - NAMED)} others`} full=${full} before=${rest(model)} now=${rest(probabilities)}
           count=${counts && rest(counts)} />
       </tbody>
     </table>

@@ -90,7 +90,7 @@ export function Tree({ scene: first }) {
 
   return html`<div class="tree">
     <div class="words">
-      <${SentenceField} id="searched" sentence=${sentence} />
+      <${SentenceField} id="searched" label=${`A sentence in ${READS.name}; yours goes to all figures`} sentence=${sentence} />
       <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
         ${SEARCHED.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>

@@ -62,7 +62,7 @@ function placeContents() {
 }
 
 contents.addEventListener("click", (event) => {
-  if (event.target.closest("a") && !wide.matches) contents.open = false;
+  if (event.target.closest("a, [data-switch]") && !wide.matches) contents.open = false;
 });
 const markSoon = () => requestAnimationFrame(markSection);
 addEventListener("scroll", markSoon, { passive: true });

@@ -69,8 +69,8 @@ function marksOf({ rows, stage, onAsk }) {
     const [above, below] = [y - room - 27, y + room + 25];
     const places = (key[1] < 0 ? [below, above] : [above, below]).map((middle) => [x, middle]);
     const line = freest(places, [5 * word.length + 4, 20], taken)[1] - 3; // the upper of two
-    return html`<g key=${word}>
-      <text class="word" x=${x} y=${line} onClick=${() => onAsk(word)}>
+    return html`<g key=${word} onClick=${() => onAsk(word)}>
+      <circle class="hit" cx=${x} cy=${y} r="33" /><text class="word" x=${x} y=${line}>
         <tspan class="own" lang="de">${word}</tspan><tspan class="gloss" x=${x} dy="19">${gloss}</tspan>
       </text>
     </g>`;
@@ -100,7 +100,7 @@ export function Drawing({ scene, stage, onAsk }) {
       ${answered ? html`<${Arrow} to=${scene.answer} kind="answer value" />` : ""}
       ${stage === MIX ? html`<${Chain} rows=${scene.rows} />` : ""}
     </g>
-    <g aria-hidden="true">${names}</g>
+    <g class="names" aria-hidden="true">${names}</g>
   </svg>`;
 }
 

@@ -93,7 +93,7 @@ export function Quote({ stage }) {
   }, [code, line]);
   if (!line)
     return html`<p class="quote" id="by-hand-code">
-      Point at a stage: here is its line of code.
+      Choose a stage: here is its line of code.
     </p>`;
   const [before, after] = line.replace(/ *#.*/, "").trim().split(code);
   return html`<p class="quote" id="by-hand-code"><code>${before}<mark>${code}</mark>${after}</code></p>`;

@@ -55,7 +55,17 @@ function boxesOf(side) {
   ];
 }
 
-const BOXES = [...boxesOf("encoder"), ...boxesOf("decoder")];
+/** With what a finger may hit: half of the gap to the next box above and below. */
+function withRoom(boxes) {
+  const middle = (above, below) => (above.y + (above.high || 9) + below.y - (below.high ? 0 : 9)) / 2;
+  return boxes.map((box, i) => ({
+    ...box,
+    from: i ? Math.max(middle(boxes[i - 1], box), box.y - 20) : box.y - 12,
+    to: boxes[i + 1] ? Math.min(middle(box, boxes[i + 1]), box.y + box.high + 20) : box.y + box.high + 12,
+  }));
+}
+
+const BOXES = [...withRoom(boxesOf("encoder")), ...withRoom(boxesOf("decoder"))];
 
 /** Where the dot stands while a box is chosen. */
 function spotOf(place) {
@@ -84,12 +94,12 @@ function Lines() {
 }
 
 function Box({ box, scene, off, label, onPoint, onChoose }) {
-  const { place, y, high, kind } = box;
+  const { place, y, high, kind, from, to } = box;
   const { side, kind: role } = placed(place);
   const x = CENTRE[side];
   const inside =
     role === "sum"
-      ? html`<path class="hit" d=${`M${x - 44} ${y - 12}h88v24h-88z`} /><circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />`
+      ? html`<circle class=${`kind-${kind}`} cx=${x} cy=${y} r="9" /><path class="plus" d=${`M${x - 5} ${y}h10M${x} ${y - 5}v10`} />`
       : html`<rect class=${`kind-${kind}`} x=${x - WIDE / 2} y=${y} width=${WIDE} height=${high} rx="5" />
         <text x=${x} y=${y + high / 2 + 5} text-anchor="middle">${label}</text>
         ${off ? html`<path class="cut" d=${`M${x - WIDE / 2} ${y}l${WIDE} ${high}m0 ${-high}l${-WIDE} ${high}`} />` : null}`;
@@ -100,7 +110,7 @@ function Box({ box, scene, off, label, onPoint, onChoose }) {
   };
   return html`<g role="button" tabindex=${place === scene.place ? 0 : -1} data-place=${place} aria-label=${`${side}: ${nameOf(place)}${off ? ", switched off" : ""}`}
     aria-pressed=${String(place === scene.place)} class=${classes({ box: true, chosen: place === scene.place, off })}
-    onPointerEnter=${() => onPoint(place)} onClick=${() => onChoose(place)} onKeyDown=${press}>${inside}</g>`;
+    onPointerEnter=${() => onPoint(place)} onClick=${() => onChoose(place)} onKeyDown=${press}><path class="hit" d=${`M${x - 88} ${from}h176V${to}h-176z`} />${inside}</g>`;
 }
 
 /** The drawing. `isOff` says what is switched off, `unmasked` that the mask is. */

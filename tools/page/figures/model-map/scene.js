@@ -134,13 +134,12 @@ export function* sceneOf(model, asked) {
   const source = spell(ids.encoder);
   const endless = `It finds no end: the map shows its first ${written.length} subwords.`;
   const [translation, intact] = [run, whole].map((each) => joined(spell(each.written)));
-  const same = asked.cuts.length && translation === intact ? "The translation stays the same." : "";
   return {
     ...choice,
     read,
     translation,
     intact,
-    hint: (cut && endless) || same || hintOfRead(asked.text, read, source),
+    hint: (cut && endless) || hintOfRead(asked.text, read, source),
     ids,
     pieces: { encoder: source, decoder: spell(ids.decoder), written: spell(written) },
     size: {

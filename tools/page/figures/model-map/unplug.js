@@ -23,6 +23,15 @@ function cutAt(place, layer) {
 /** Whether a box is switched off. */
 export const isCut = (cuts, place, layer) => cuts.includes(cutAt(place, layer));
 
+/** What is switched off, in words. */
+export const namesOf = (cuts) =>
+  cuts
+    .map(
+      (cut) =>
+        ALONE[cut] ?? cut.replace(/(.+) (.+)/, (_, place, layer) => `${LABELS[place]}, layer ${+layer + 1}`),
+    )
+    .join("; ");
+
 /** The switches: the parts of a layer, a row for each stack; what belongs to no layer; `children` say what comes of it. */
 export function Unplug({ cuts, layer, onChange, children }) {
   const toggle = (cut) => onChange(cuts.includes(cut) ? cuts.filter((each) => each !== cut) : [...cuts, cut]);
