@@ -302,7 +302,9 @@ def line_chart(rows: Sequence, columns: Sequence[str], description: str):
     chart = alt.Chart(frame, description=description, width=420, height=240)
     x, y, name = columns
     lines = chart.mark_line(point="transparent", tooltip=True)
-    return lines.encode(x=x, y=y, color=alt.Color(name, sort=None, title=None))
+    color = alt.Color(name, sort=None, title=None)
+    dash = alt.StrokeDash(name, sort=None, title=None).scale(range=[[1, 0], [7, 5], [2, 2]])
+    return lines.encode(x=x, y=y, color=color, strokeDash=dash)  # lines may coincide
 
 
 def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
@@ -314,10 +316,11 @@ def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: 
     frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
     frame = frame.melt(y, var_name=x, value_name=value)
     chart = alt.Chart(frame, description=description, width=336, height=288)
+    domain = [-1 if scheme == "redblue" else 0, 1]
     return chart.mark_rect(tooltip=True).encode(
         x=alt.X(x, type="ordinal", sort=None),
         y=alt.Y(y, type="ordinal", sort=None),
-        color=alt.Color(value).scale(scheme=scheme),
+        color=alt.Color(value).scale(scheme=scheme, domain=domain),
     )
 
 

@@ -19,6 +19,7 @@ from pages import (
     chart,
     contrast,
     facts,
+    heat_map,
     hidden,
     line_chart,
     notebook,
@@ -163,6 +164,19 @@ def test_marks_of_charts_stand_out_from_the_paper(theme):
     colours = {name: re.findall(rf"--{name}: ([^;]+);", css)[theme] for name in (*names, "paper")}
     for name in names:
         assert contrast(colours[name], colours["paper"]) >= 3, name
+
+
+def test_a_chart_has_no_label_twice_and_tells_the_value_of_a_cell(tmp_path):
+    line = page_of(tmp_path, chart(line_chart([0, 0.001])))
+    axes = line.select('[class*="axis-label"]')
+    assert axes
+    for axis in axes:
+        labels = [label.get_text() for label in axis.find_all("text")]
+        assert len(set(labels)) == len(labels) > 1
+    cells = page_of(tmp_path, chart(heat_map())).select(".wide path:has(title)")
+    told = {cell["d"].split("h")[0]: float(cell.title.string) for cell in cells}
+    assert max(told.values()) == told["M420,120"] == 1
+    assert sum(cell["d"].count("M") for cell in cells) == 16
 
 
 # Headings, links and captions ---------------------------------------------------------------------
