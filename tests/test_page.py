@@ -28,7 +28,7 @@ from pages import (
     shown,
 )
 
-from tools.page import build, cache, margin, playable
+from tools.page import article, build, cache, margin, playable
 from tools.page.article import contents, lay_out
 from tools.page.links import links
 from tools.page.markup import HERE, BuildError, parsed
@@ -148,11 +148,20 @@ def test_the_page_links_to_its_repository(tmp_path, monkeypatch):
     home = "https://github.com/some-one/a.name"
     settings.write_text(f'[project.urls]\nRepository = "{home}"\n')
     monkeypatch.setattr(build, "links", lambda: links(tmp_path))
-    page = parsed(build.build(notebook(tmp_path))[0])
+    start = '<a id="start"></a>\n# Start here'
+    page = parsed(build.build(notebook(tmp_path, start))[0])
     colab, *_, repository = [link["href"] for link in page.select(".links a")]
     assert repository == home
     made = "some-one/a.name/blob/main/docs/the_annotated_transformer.ipynb"
     assert colab == f"https://colab.research.google.com/github/{made}"
+
+
+def test_a_folder_that_readers_have_not_got_is_linked_or_not_named(tmp_path, monkeypatch):
+    text = "# Part\n\nRead on.\n\nSheets are in `docs/course`."
+    monkeypatch.setattr(article, "links", lambda: {})
+    assert [p.get_text() for p in page_of(tmp_path, text).find_all("p")][1:] == ["Read on."]
+    monkeypatch.setattr(article, "links", lambda: {"The repository": "https://a.b/c"})
+    assert page_of(tmp_path, text).select_one("a:has(code)")["href"].endswith("docs/course")
 
 
 @pytest.mark.parametrize("theme", [0, 1])
