@@ -39,7 +39,7 @@ def steps(name: str) -> list[str]:
     return mixed
 
 
-def colour(part: dict) -> None:
+def colour(part: dict, is_narrow: bool) -> None:
     """Let numbers take their colours from a ramp of the page, in steps: else all came out black."""
     channel = part.get("encoding", {}).get("color", {})
     if channel.get("type") == "quantitative":
@@ -47,8 +47,9 @@ def colour(part: dict) -> None:
         name = "diverging" if scale.pop("scheme", "") in DIVERGING else "ramp"
         channel["scale"] = scale | {"type": "quantize", "range": steps(name)}
         if channel.get("legend", True):
-            label = {"labelExpr": "datum.index % 2 ? '' : datum.label", "labelOverlap": False}
-            channel["legend"] = channel.get("legend", {}) | label
+            label = f"datum.index % {5 if is_narrow else 2} ? '' : datum.label"
+            labels = {"labelExpr": label, "labelOverlap": False}
+            channel["legend"] = channel.get("legend", {}) | labels
 
 
 def narrow(part: dict) -> None:
@@ -126,7 +127,7 @@ def drawn(spec: dict, is_narrow: bool) -> str:
     """The SVG of a chart for one of two rooms. It grows with the letters of the page."""
     spec = copy.deepcopy(spec)
     for part in parts(spec):
-        colour(part)
+        colour(part, is_narrow)
         mark = part.get("mark")
         if isinstance(mark, dict) and mark.get("point") == "transparent":
             del mark["point"]  # it is there for the mouse
