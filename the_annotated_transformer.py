@@ -44,8 +44,9 @@
 # # Start here
 #
 # You may skip [Background](#background), start at [Part 1](#attention), and come back for the whole
-# model. Parts 1 to 4 build a Transformer, train it and break it. `docs/course` has five sheets of
-# exercises.
+# model. Parts 1 to 4 build a Transformer, train it and break it.
+#
+# Five sheets of exercises are in `docs/course`.
 #
 # You should have used PyTorch a little, and know two things: that an inner product tells how closely
 # two vectors agree in direction, growing with their lengths, and that `loss.backward()` tells how the
@@ -114,7 +115,8 @@ if IN_NOTEBOOK:
 #
 # <a id="figure-sketch"></a>
 # **Figure.** A Transformer, with the encoder on the left and the decoder on the right. The numbers
-# say which Part explains a box. Layer normalization and some sums are left out.
+# say which Part explains a box; on the page, each box leads there. Layer normalization and some sums
+# are left out.
 #
 # <a id="problem"></a>
 # ## The problem
@@ -302,7 +304,9 @@ def line_chart(rows: Sequence, columns: Sequence[str], description: str):
     chart = alt.Chart(frame, description=description, width=420, height=240)
     x, y, name = columns
     lines = chart.mark_line(point="transparent", tooltip=True)
-    return lines.encode(x=x, y=y, color=alt.Color(name, sort=None, title=None))
+    color = alt.Color(name, sort=None, title=None)
+    dash = alt.StrokeDash(name, sort=None, title=None).scale(range=[[1, 0], [7, 5], [2, 2]])
+    return lines.encode(x=x, y=y, color=color, strokeDash=dash)  # lines may coincide
 
 
 def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: str, scheme: str):
@@ -314,10 +318,11 @@ def heat_map(square: Tensor, names: Sequence, axes: Sequence[str], description: 
     frame = pd.DataFrame(square.tolist(), names, names).round(2).rename_axis(y).reset_index()
     frame = frame.melt(y, var_name=x, value_name=value)
     chart = alt.Chart(frame, description=description, width=336, height=288)
+    domain = [-1 if scheme == "redblue" else 0, 1]
     return chart.mark_rect(tooltip=True).encode(
         x=alt.X(x, type="ordinal", sort=None),
         y=alt.Y(y, type="ordinal", sort=None),
-        color=alt.Color(value).scale(scheme=scheme),
+        color=alt.Color(value).scale(scheme=scheme, domain=domain),
     )
 
 
@@ -2409,7 +2414,8 @@ def attention_of_a_copy_figure():
 
 # %% [markdown]
 # <a id="figure-attention-of-a-copy"></a>
-# **Figure.** Copying is a diagonal in cross-attention (the decoder's last layer, mean of its heads).
+# **Figure.** Where the decoder's last layer looks while it writes a copy (cross-attention, mean of its
+# heads). With all its parts and some training, a model makes this a diagonal.
 #
 # By update 200, at the peak of its rate, the whole model makes most of its copies exact. What becomes of
 # one that was trained without the causal mask, so that every position may look everywhere? Guess its loss
@@ -3855,8 +3861,8 @@ def one_search():
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** *Eine Künstlerin malt im Freien* with a beam of three. What wins, *An artist is painting
-# outside*, is only the third of three after three steps, where a narrower beam would have dropped it.
+# **Figure.** Beam search for *Eine Künstlerin malt im Freien*. With a beam of three, what wins, *An
+# artist is painting outside*, is only the third of three after three steps; a narrower beam drops it.
 #
 # Greedy decoding begins with *A*, which is likelier, and ends at *A female performer is painting
 # outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,

@@ -44,6 +44,19 @@ def test_the_chosen_map_has_the_weights_of_the_script(at, shipped, box):
                 assert abs(mine - other) <= 1 or (mine == 0 and other < 6)
 
 
+def test_it_opens_at_the_clearest_head_of_the_last_layer(shipped, box):
+    def sharpness() -> int:
+        return sum(max(row) for row in large(box))
+
+    opened = sharpness()
+    layers = shipped.model.decoder.layers
+    others = []
+    for number in range(1, layers[-1].src_attn.h + 1):
+        head(box, f"layer {len(layers)}, head {number}").click()
+        others.append(sharpness())
+    assert opened == max(others)
+
+
 def test_mouse_and_keys_lead_through_heads_and_cells(tab, box):
     box.locator("tbody tr").nth(3).locator("td").nth(2).hover()
     marks = box.locator(".overview .row")
@@ -52,6 +65,8 @@ def test_mouse_and_keys_lead_through_heads_and_cells(tab, box):
     for key, name in (("ArrowRight", "layer 1, head 2"), ("ArrowDown", "layer 2, head 2")):
         tab.keyboard.press(key)
         assert head(box, name).get_attribute("aria-pressed") == "true"
+        asked = box.locator("tbody tr:has(td.asked)")
+        assert asked.inner_text() == box.locator("tbody tr").nth(3).inner_text(), "as before"
     box.locator("td[tabindex='0']").focus()
     before = box.locator(".readout").inner_text()
     tab.keyboard.press("ArrowDown")

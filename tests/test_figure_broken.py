@@ -13,7 +13,8 @@ def test_each_moment_of_each_run_shows_its_record(browser, figures_page):
     box = figure(tab, "broken")
     slider = box.get_by_role("slider")
     record = records.read("switches")
-    chips = box.get_by_role("group", name="trained without").get_by_role("button")
+    chips = box.get_by_role("group", name="trained with").get_by_role("button")
+    frame = box.locator(".alignment .frame").evaluate("each => each.getBBox().height")
     for number, run in enumerate(record["runs"]):
         chips.nth(number).click()
         for at, moment in enumerate(run["moments"]):
@@ -22,6 +23,8 @@ def test_each_moment_of_each_run_shows_its_record(browser, figures_page):
             assert box.locator(".full").get_attribute("d").count("M") == moment["copied"]
             rows = box.locator(".written").all_text_contents()
             assert len(rows) == len(moment["written"])
+            now = box.locator(".alignment .frame").evaluate("each => each.getBBox().height")
+            assert now == frame, "nothing opens under it where less is written"
             pairs = zip(moment["written"], [*run["read"], 1], strict=False)
             wrong = [token != right for token, right in pairs]
             assert [row.startswith("✗") for row in rows] == wrong

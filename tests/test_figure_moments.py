@@ -44,6 +44,10 @@ def test_the_dot_is_on_the_line_from_the_first_loss_on(tab):
     highest = max(int(text) for text in box.locator(".tick").all_inner_texts())
     for number, moment in enumerate(record["moments"]):
         box.get_by_role("slider").fill(str(number))
+        now = float(box.locator(".now").get_attribute("d").split()[0].removeprefix("M"))
+        assert now == pytest.approx(number / (len(record["moments"]) - 1)), (
+            "below the slider's knob"
+        )
         if moment["updates"] < min(losses):
             assert box.locator(".dot").count() == 0
         elif moment["updates"] in losses:

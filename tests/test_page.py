@@ -19,6 +19,7 @@ from pages import (
     chart,
     contrast,
     facts,
+    heat_map,
     hidden,
     line_chart,
     notebook,
@@ -27,7 +28,7 @@ from pages import (
     shown,
 )
 
-from tools.page import build, cache, margin, playable
+from tools.page import article, build, cache, margin, playable
 from tools.page.article import contents, lay_out
 from tools.page.links import links
 from tools.page.markup import HERE, BuildError, parsed
@@ -147,11 +148,20 @@ def test_the_page_links_to_its_repository(tmp_path, monkeypatch):
     home = "https://github.com/some-one/a.name"
     settings.write_text(f'[project.urls]\nRepository = "{home}"\n')
     monkeypatch.setattr(build, "links", lambda: links(tmp_path))
-    page = parsed(build.build(notebook(tmp_path))[0])
+    start = '<a id="start"></a>\n# Start here'
+    page = parsed(build.build(notebook(tmp_path, start))[0])
     colab, *_, repository = [link["href"] for link in page.select(".links a")]
     assert repository == home
     made = "some-one/a.name/blob/main/docs/the_annotated_transformer.ipynb"
     assert colab == f"https://colab.research.google.com/github/{made}"
+
+
+def test_a_folder_that_readers_have_not_got_is_linked_or_not_named(tmp_path, monkeypatch):
+    text = "# Part\n\nRead on.\n\nSheets are in `docs/course`."
+    monkeypatch.setattr(article, "links", lambda: {})
+    assert [p.get_text() for p in page_of(tmp_path, text).find_all("p")][1:] == ["Read on."]
+    monkeypatch.setattr(article, "links", lambda: {"The repository": "https://a.b/c"})
+    assert page_of(tmp_path, text).select_one("a:has(code)")["href"].endswith("docs/course")
 
 
 @pytest.mark.parametrize("theme", [0, 1])
@@ -163,6 +173,19 @@ def test_marks_of_charts_stand_out_from_the_paper(theme):
     colours = {name: re.findall(rf"--{name}: ([^;]+);", css)[theme] for name in (*names, "paper")}
     for name in names:
         assert contrast(colours[name], colours["paper"]) >= 3, name
+
+
+def test_a_chart_has_no_label_twice_and_tells_the_value_of_a_cell(tmp_path):
+    line = page_of(tmp_path, chart(line_chart([0, 0.001])))
+    axes = line.select('[class*="axis-label"]')
+    assert axes
+    for axis in axes:
+        labels = [label.get_text() for label in axis.find_all("text")]
+        assert len(set(labels)) == len(labels) > 1
+    cells = page_of(tmp_path, chart(heat_map())).select(".wide path:has(title)")
+    told = {cell["d"].split("h")[0]: float(cell.title.string) for cell in cells}
+    assert max(told.values()) == told["M420,120"] == 1
+    assert sum(cell["d"].count("M") for cell in cells) == 16
 
 
 # Headings, links and captions ---------------------------------------------------------------------

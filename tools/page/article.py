@@ -7,6 +7,7 @@ from itertools import dropwhile, takewhile
 from bs4 import BeautifulSoup, Tag
 
 from tools.page.captions import add_captions, list_figures
+from tools.page.links import links
 from tools.page.margin import set_marks
 from tools.page.markup import BuildError, parsed
 from tools.page.playable import make_playable
@@ -15,6 +16,7 @@ from tools.page.roles import colour_roles
 SHORT_NOTE = 120  # words; a note that is no longer stands in the margin where there is one
 ENGINE = "engine-room"  # the heading from which on everything is folded
 EXERCISE = "try-"  # how the names of their sections begin, which are folded, too
+COURSE = "docs/course"  # a folder beside the script, not beside a page
 LOOKED_UP = {"paper-map", "failures", "glossary", "references"}  # folded sections
 HEADINGS = ("h1", "h2", "h3", "h4", "h5", "h6")
 PART = re.compile(r"(Part \d+)\. ")
@@ -95,6 +97,16 @@ def check_links(article: BeautifulSoup) -> None:
             refuse(tag, f"an image has no alt text: {tag['src'][:80]}")
 
 
+def link_course(article: BeautifulSoup) -> None:
+    """Link the folder of the course; paragraphs that name it leave where it has no address."""
+    home = links().get("The repository")
+    for name in article.find_all("code", string=COURSE):
+        if home:
+            name.wrap(article.new_tag("a", href=f"{home}/tree/main/{COURSE}"))
+        else:
+            name.find_parent("p").decompose()
+
+
 def place_notes(article: BeautifulSoup) -> None:
     """Set our remarks apart; a short one stands beside the code or figure right before it."""
     for note in article.find_all("blockquote"):
@@ -122,6 +134,7 @@ def lay_out(cells: str) -> BeautifulSoup:
     name_headings(article)
     link_formulas(article)
     check_links(article)
+    link_course(article)
     for cell in article.find_all("cell"):
         cell.unwrap()
     for figure in article.find_all("figure", attrs={"data-name": True}):

@@ -23,10 +23,14 @@ from tools.page.notebook import published
 from tools.page.playable import preview, side_file
 
 LARGE = 12e6  # bytes of the page and the file beside it
-SWITCHES = "\n".join(
-    f'<button type="button" data-switch="{name}" aria-pressed="false">{label}</button>'
-    for name, label in (("ideas", "Ideas only"), ("wrap", "Wrap code"))
+IDEAS, WRAP = (
+    f'<button type="button" data-switch="{key}" aria-pressed="false" title="{told}">{text}</button>'
+    for key, told, text in (
+        ("ideas", "Fold all code to a line each", "Ideas only"),
+        ("wrap", "Break long lines of code", "Wrap code"),
+    )
 )
+SWITCHES = f"{IDEAS}\n{WRAP}"
 FIRST_READING = "<span>For a first reading, all code can be folded to a line each.</span>"
 SCRIPT = records.PROJECT / "the_annotated_transformer.py"
 
@@ -41,28 +45,28 @@ def publish_problem(run: dict) -> str | None:
     return None
 
 
-def byline(urls: dict[str, str]) -> str:
-    """Authors, licence, and links to what the page is made of."""
-    licence, _, holders, *_ = (records.PROJECT / "LICENSE").read_text("utf-8").splitlines()
-    elsewhere = [f'<a href="{url}">{name}</a>' for name, url in urls.items()]
-    parts = [holders.removeprefix("Copyright (c) "), licence, *elsewhere]
-    return f'<p class="links">{" · ".join(parts)}</p>'
+def licence() -> str:
+    """Authors and licence."""
+    name, _, holders, *_ = (records.PROJECT / "LICENSE").read_text("utf-8").splitlines()
+    return f"{holders.removeprefix('Copyright (c) ')} · {name}"
 
 
 def wrap_first_screen(article: Tag) -> None:
     """Put title, lead and the figure after them into one box, which may show the figure first."""
     title = article.h1
-    around = list(title.find_next_siblings(limit=3))
+    around = list(title.find_next_siblings(limit=2))
     if around and around[-1].get("data-play"):
         box = article.new_tag("div", attrs={"class": "first-screen"})
         title.insert_before(box)
         box.extend([title, *around])
 
 
-def offer_switches(article: Tag) -> None:
-    """Offer the switches at the start, too."""
+def offer_at_the_start(article: Tag, urls: dict[str, str]) -> None:
+    """At the start offer the switches, too, and links to what the page is made of."""
     start = article.select_one("hgroup:has(#start)")
     if start:
+        elsewhere = " · ".join(f'<a href="{url}">{name}</a>' for name, url in urls.items())
+        start.insert_after(parsed(f'<p class="links">{elsewhere}</p>' if urls else ""))
         start.insert_after(parsed(f'<p class="switches">{SWITCHES} {FIRST_READING}</p>'))
 
 
@@ -83,10 +87,8 @@ def build(notebook: Path) -> tuple[str, dict]:
         draft = f'<p class="draft" role="note">A draft: {problem}.</p>' if problem else ""
     urls = links()
     at_home = f"{urls['The repository']}/raw/main/docs/" if urls else ""
-    if article.p:
-        article.p.insert_after(parsed(byline(urls)))
     wrap_first_screen(article)
-    offer_switches(article)
+    offer_at_the_start(article, urls)
     values = {
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
@@ -94,11 +96,13 @@ def build(notebook: Path) -> tuple[str, dict]:
         "later_styles": assets.later_styles(),
         "contents": articles.contents(article),
         "switches": SWITCHES,
+        "ideas": IDEAS,
         "draft": draft,
         "preview": f"{at_home}preview.png",
         "article": str(article),
         "map": small_map(article),
         "about": html.escape(about),
+        "licence": html.escape(licence()),
         "licences": assets.licences(),
         "script": bundle(HERE / "script/main.js"),
     }

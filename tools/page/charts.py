@@ -12,7 +12,8 @@ from tools.page.cache import cached
 VEGA_LITE = "6.4"
 NARROW = 330  # pixels; the room on a phone
 PLOT = 252  # of them what an axis with its labels and title leaves
-STEPS = 9  # of a ramp
+RAMP = (1, 3, 5, 7, 9)  # its colours in page.css
+STEPS = 20  # of a ramp: from 0 to 1 and from -1 to 1 they end at round numbers
 DIVERGING = ("redblue",)  # schemes of two colours; all others become the one of the page
 FONT = "Liberation Sans"  # the converter measures with it; the page sets its own, which is narrower
 
@@ -27,14 +28,28 @@ def parts(spec: dict) -> Iterator[dict]:
         yield from parts(part)
 
 
-def colour(part: dict) -> None:
+def steps(name: str) -> list[str]:
+    """The colours of a ramp, mixed of those of page.css."""
+    mixed = []
+    for step in range(STEPS):
+        place = (len(RAMP) - 1) * step / (STEPS - 1)
+        below = min(int(place), len(RAMP) - 2)
+        low, high = (f"var(--{name}-{number})" for number in RAMP[below : below + 2])
+        mixed.append(f"color-mix(in srgb, {low}, {high} {100 * (place - below):.0f}%)")
+    return mixed
+
+
+def colour(part: dict, is_narrow: bool) -> None:
     """Let numbers take their colours from a ramp of the page, in steps: else all came out black."""
     channel = part.get("encoding", {}).get("color", {})
     if channel.get("type") == "quantitative":
         scale = channel.get("scale", {})
         name = "diverging" if scale.pop("scheme", "") in DIVERGING else "ramp"
-        steps = [f"var(--{name}-{number})" for number in range(1, STEPS + 1)]
-        channel["scale"] = scale | {"type": "quantize", "range": steps}
+        channel["scale"] = scale | {"type": "quantize", "range": steps(name)}
+        if channel.get("legend", True):
+            label = f"datum.index % {5 if is_narrow else 2} ? '' : datum.label"
+            labels = {"labelExpr": label, "labelOverlap": False}
+            channel["legend"] = channel.get("legend", {}) | labels
 
 
 def narrow(part: dict) -> None:
@@ -77,19 +92,26 @@ def config(is_narrow: bool) -> dict:
     }
 
 
-CELL = re.compile(r'<path d="(M[^"]*h[^"]*Z)" fill="([^"]*)"/>')
+CELL = re.compile(r'<path aria-label="[^"]*: ([^":]*)"[^>]* d="(M[^"]*h[^"]*Z)" fill="([^"]*)"/>')
 
 
-def merged(cells: re.Match) -> str:
-    """Cells of a heat map, one path for each colour."""
-    colours: dict[str, list[str]] = {}
-    for cell, colour in CELL.findall(cells[0]):
-        colours.setdefault(colour, []).append(cell)
-    return "".join(f'<path d="{"".join(each)}" fill="{fill}"/>' for fill, each in colours.items())
+def merged(cells: re.Match, is_narrow: bool) -> str:
+    """Cells of a heat map: a path for each colour, or for each value, where a mouse can ask it."""
+    colours: dict[str, dict[str, str]] = {}
+    for value, cell, colour in CELL.findall(cells[0]):
+        title = "" if is_narrow else f"<title>{value}</title>"
+        paths = colours.setdefault(colour, {})
+        paths[title] = paths.get(title, "") + cell
+    svg = ""
+    for colour, paths in colours.items():
+        drawn = "".join(f'<path d="{cells}">{title}</path>' for title, cells in paths.items())
+        svg += f'<g fill="{colour}">{drawn}</g>'
+    return svg
 
 
-def lean(svg: str) -> str:
+def lean(svg: str, is_narrow: bool) -> str:
     """The same drawing in fewer bytes."""
+    svg = re.sub(f"({CELL.pattern}){{2,}}", lambda cells: merged(cells, is_narrow), svg)
     unused = (
         r' (xmlns(:xlink)?|version|aria-[\w]+|role|font-family|pointer-events)="[^"]*"',
         r'<path class="(foreground|background)"((?! stroke=)[^>])*/>',  # nothing is seen of it
@@ -97,24 +119,22 @@ def lean(svg: str) -> str:
         ' opacity="1"| stroke-width="1"',
     )
     svg = re.sub("|".join(unused), "", svg)
-    svg = re.sub(
-        r"\d+\.\d{3,}", lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), svg
-    )
-    return re.sub(f"({CELL.pattern}){{2,}}", merged, svg)
+    in_a_tag = r"\d+\.\d{3,}(?=[^<]*>)"  # not what is read
+    return re.sub(in_a_tag, lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), svg)
 
 
 def drawn(spec: dict, is_narrow: bool) -> str:
     """The SVG of a chart for one of two rooms. It grows with the letters of the page."""
     spec = copy.deepcopy(spec)
     for part in parts(spec):
-        colour(part)
+        colour(part, is_narrow)
         mark = part.get("mark")
         if isinstance(mark, dict) and mark.get("point") == "transparent":
             del mark["point"]  # it is there for the mouse
         if is_narrow:
             narrow(part)
     spec["config"] = spec.get("config", {}) | config(is_narrow)
-    svg = lean(vl_convert.vegalite_to_svg(spec, VEGA_LITE))
+    svg = lean(vl_convert.vegalite_to_svg(spec, VEGA_LITE), is_narrow)
     width, height = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
     size = f'style="width:{float(width) / 16:.2f}rem"'
     svg = svg.replace(f'width="{width}" height="{height}"', size, 1)

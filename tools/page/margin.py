@@ -73,7 +73,8 @@ def side(name: str, left: int, outside: int, ids: set[str]) -> str:
     x = min(left - 4, outside - 3)
     edge = f'<rect x="{x}" y="{top}" width="80" height="{start - top}" rx="5"/>'
     title = f'<text x="{left + 34}" y="{y - 6}">{name}</text>'
-    return link("layers", ids, edge) + frame + drawn + title
+    stream = f'<path d="M{left + 34} {BOTTOM - GAP}V{y}"/>'  # in sight between the boxes
+    return link("layers", ids, edge) + stream + frame + drawn + title
 
 
 def small_map(article: BeautifulSoup) -> str:

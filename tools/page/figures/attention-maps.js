@@ -5,15 +5,23 @@
 import { WRITES } from "./lib/corpus.js";
 import { SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useState } from "./lib/ui.js";
+import { sum } from "./model/arithmetic.js";
 import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
 import { firstScene, KINDS, sceneOf } from "./attention-maps/scene.js";
 
 export { firstScene };
 
+/** Where the figure opens: at the head of the last layer with the clearest cross-attention, by the largest weights of its rows. */
+function clearest({ cross }) {
+  const layer = cross.length - 1;
+  const sharp = cross[layer].slice(0, -1).map((map) => sum(map.map((row) => Math.max(...row))));
+  return { kind: "cross", layer, head: sharp.indexOf(Math.max(...sharp)) };
+}
+
 export function AttentionMaps({ scene: first }) {
   const read = (text) => choose({ text }, () => point(null));
   const { scene, line, choose, sentence } = useSentence(first, ["text"], sceneOf, read);
-  const [view, setView] = useState({ kind: "cross", layer: 0, head: 0 });
+  const [view, setView] = useState(() => clearest(first.maps));
   const [cell, point] = useState(null); // [query, key]
   const { kind, layer, head } = view;
   const layers = scene.maps[kind];
@@ -40,7 +48,7 @@ export function AttentionMaps({ scene: first }) {
       <${AllMaps} layers=${layers} columns=${shown.keys.length} view=${view} row=${cell?.[0] ?? null} onChoose=${change} />
       <div class="one">
         <p class="title">${KINDS[kind]}, ${headName(layer, head, heads)}</p>
-        <${Large} shown=${shown} cell=${cell ?? [0, 0]} onPoint=${point} />
+        <${Large} shown=${shown} cell=${cell} onPoint=${point} />
         <p class="readout" role="status">${cell ? cellInWords(shown, cell) : "Point at a cell, or tap it: its row is marked in all maps."}</p>
       </div>
     </div>

@@ -9,13 +9,15 @@ const WIDE = 20; // sequences in a row of the count
 const END = 1;
 const say = (token) => (token === END ? "end" : String(token));
 
-/** What is asked of the reader who has left this out. */
+const ALL = "all parts";
+
+/** What is asked of the reader who has chosen this. */
 const LOOK = {
-  nothing: "Where does the model look while it writes, and from when on?",
-  "causal mask": "Compare the loss with the count.",
-  positions: "Which tokens does it write, and in what order?",
-  "residual connections": "Does it look anywhere in particular?",
-  "feed-forward network": "Does it miss anything?",
+  [ALL]: "Where does the model look while it writes, and from when on?",
+  "no causal mask": "Compare the loss with the count.",
+  "no positions": "Which tokens does it write, and in what order?",
+  "no residual connections": "Does it look anywhere in particular?",
+  "no feed-forward network": "Does it miss anything?",
 };
 
 /** What the page shows, before anybody has touched it the whole model at its last moment. */
@@ -30,7 +32,7 @@ export function firstScene(_, { sequences, runs }) {
     sequences,
     reads: runs[0].read,
     runs: runs.map(({ without, moments }) => ({
-      without: without.replace(/^no | in training$/g, ""),
+      parts: without === "nothing" ? ALL : without.replace(" in training", ""),
       moments: moments.map(shown),
       losses: moments.slice(1).map(({ updates, loss }) => [updates, loss]),
     })),
@@ -53,9 +55,9 @@ function Count({ copied, sequences }) {
 export function Broken({ scene: { sequences, reads, runs } }) {
   const [chosen, choose] = useState(0);
   const player = usePlayer(runs[0].moments.length, { pace: 400 });
-  const { without, moments, losses } = runs[chosen];
+  const { parts, moments, losses } = runs[chosen];
   const { updates, copied, pieces, rows } = moments[player.at - 1];
-  const last = moments[moments.length - 1].updates;
+  const steps = moments.map((moment) => moment.updates);
   const loss = losses[player.at - 2]?.[1];
   const says = loss === undefined ? "The weights are still random." : `The loss is ${decimal(loss, 3)}.`;
   const leave = (i) => {
@@ -64,11 +66,11 @@ export function Broken({ scene: { sequences, reads, runs } }) {
     player.play();
   };
   const chips = runs.map(
-    (run, i) => html`<${Button} pressed=${i === chosen} onClick=${() => leave(i)}>${run.without}<//>`,
+    (run, i) => html`<${Button} pressed=${i === chosen} onClick=${() => leave(i)}>${run.parts}<//>`,
   );
   return html`<div class="moments broken">
-    <div class="chips" role="group" aria-label="The model is trained without"><span>trained without</span>${chips}</div>
-    <${Moment} ...${{ player, updates, last }} />
+    <div class="chips" role="group" aria-label="The model is trained with"><span>trained with</span>${chips}</div>
+    <${Moment} ...${{ player, steps }} />
     <div class="board">
       <div>
         <p class="title">it reads the columns and writes the rows; colour: where its last layer looks</p>
@@ -77,9 +79,9 @@ export function Broken({ scene: { sequences, reads, runs } }) {
       </div>
       <div>
         <${Count} ...${{ copied, sequences }} />
-        <${Loss} ...${{ losses, updates, last, says }} name="loss" />
+        <${Loss} ...${{ losses, steps, says }} at=${player.at - 1} name="loss" />
       </div>
     </div>
-    <p class="line" role="status" aria-busy=${String(player.playing)}>Update ${updates}. ${says} ${LOOK[without]}</p>
+    <p class="line" role="status" aria-busy=${String(player.playing)}>Update ${updates}. ${says} ${LOOK[parts]}</p>
   </div>`;
 }

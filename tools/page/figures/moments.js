@@ -61,8 +61,8 @@ function told({ moments, losses }, at, chosen) {
 // Drawing --------------------------------------------------------------------------------------------
 
 /**
- * Where the last layer looks: columns are read, rows are written, a strong colour is much weight. `say` spells what is
- * read or written; rows that are `wrong` are marked.
+ * Where the last layer looks: columns are read, rows are written, a strong colour is much weight. There is `room` for as
+ * many rows. `say` spells what is read or written; rows that are `wrong` are marked.
  */
 export function Alignment({ reads, scene, room, say = continued, wrong = () => false }) {
   const { pieces, rows } = scene;
@@ -91,26 +91,30 @@ export function Alignment({ reads, scene, room, say = continued, wrong = () => f
   </svg>`;
 }
 
-/** The loss at some updates, on the line between the measured ones; null before the first. */
-function between(losses, updates) {
-  const next = losses.findIndex(([when]) => when >= updates);
-  if (next < 0) return losses[losses.length - 1][1];
-  const [when, loss] = losses[next];
-  if (when === updates) return loss;
+/** The height at x of a line through points [x, y]; null before the first. */
+function between(points, x) {
+  const next = points.findIndex(([each]) => each >= x);
+  if (next < 0) return points[points.length - 1][1];
+  const [to, high] = points[next];
+  if (to === x) return high;
   if (next === 0) return null;
-  const [before, from] = losses[next - 1];
-  return from + ((loss - from) * (updates - before)) / (when - before);
+  const [from, low] = points[next - 1];
+  return low + ((high - low) * (x - from)) / (to - from);
 }
 
-/** The loss against updates, with a dot where the slider is; `says` is a sentence on it. */
-export function Loss({ losses, updates, last, name = "validation loss", says }) {
+/** The loss against updates, a step of the slider as wide as any other, with a dot where it is; `says` is a sentence on it. */
+export function Loss({ losses, steps, at, name, says }) {
   const highest = Math.ceil(Math.max(...losses.map(([, loss]) => loss)));
   const ticks = [...Array(highest + 1).keys()];
-  const [across, down] = [(when) => when / last, (loss) => 1 - loss / highest];
-  const line = losses.map(([when, loss]) => `${across(when).toFixed(4)} ${down(loss).toFixed(4)}`).join("L");
-  const loss = between(losses, updates);
+  const across = steps.map((when, i) => [when, i / (steps.length - 1)]);
+  const marks = [0, 1, 2, 3, 4].map((i) => across[Math.round((i * (steps.length - 1)) / 4)]);
+  const down = (loss) => 1 - loss / highest;
+  const points = losses.map(([when, loss]) => [between(across, when), loss]);
+  const line = points.map(([x, loss]) => `${x.toFixed(4)} ${down(loss).toFixed(4)}`).join("L");
+  const now = across[at][1];
+  const loss = between(points, now);
   const percent = (share) => `${(100 * share).toFixed(2)}%`;
-  const dot = loss === null ? "" : `left:${percent(across(updates))};top:${percent(down(loss))}`;
+  const dot = loss === null ? "" : `left:${percent(now)};top:${percent(down(loss))}`;
   const label = `The ${name} against updates. ${says}`;
   return html`<div class="loss">
     <p class="title">${name}</p>
@@ -118,10 +122,11 @@ export function Loss({ losses, updates, last, name = "validation loss", says }) 
       ${ticks.map((tick) => html`<span class="tick" style=${`top:${percent(down(tick))}`}>${tick}</span>`)}
       <svg viewBox="0 0 1 1" preserveAspectRatio="none">
         ${ticks.map((tick) => html`<path class="grid-line" d=${`M0 ${down(tick)}H1`} />`)}
-        <path class="now" d=${`M${across(updates)} 0V1`} /><path class="line-of-losses" d=${`M${line}`} />
+        ${marks.map(([, x]) => html`<path class="grid-line" d=${`M${x} 0V1`} />`)}
+        <path class="now" d=${`M${now} 0V1`} /><path class="line-of-losses" d=${`M${line}`} />
       </svg>
       ${dot && html`<i class="dot" style=${dot}></i>`}
-      <span class="update" style="left:0">0</span><span class="update" style="left:100%">${grouped(last)} updates</span>
+      ${marks.map(([when, x]) => html`<span class="update" style=${`left:${percent(x)};translate:-${percent(x)}`}>${x ? "" : "update "}${grouped(when)}</span>`)}
     </div>
   </div>`;
 }
@@ -129,8 +134,8 @@ export function Loss({ losses, updates, last, name = "validation loss", says }) 
 // The figure -----------------------------------------------------------------------------------------
 
 /** Play, a slider over the moments, and the update at which it stands. */
-export function Moment({ player, updates, last }) {
-  const where = `update ${grouped(updates)} of ${grouped(last)}`;
+export function Moment({ player, steps }) {
+  const where = `update ${grouped(steps[player.at - 1])} of ${grouped(steps[steps.length - 1])}`;
   return html`<div class="controls">
     <${Play} player=${player} />
     <input type="range" min="0" max=${player.count - 1} step="1" value=${player.at - 1} autocomplete="off"
@@ -149,13 +154,13 @@ export function Moments({ scene, from = 1 }) {
   const player = usePlayer(moments.length, { at: from });
   const at = player.at - 1;
   const { updates, sentences } = moments[at];
-  const last = moments[moments.length - 1].updates;
+  const steps = moments.map((moment) => moment.updates);
   const room = Math.max(...moments.map((moment) => moment.sentences[chosen].pieces.length));
   const chips = reads.map(
     (pieces, i) => html`<${Button} pressed=${i === chosen} onClick=${() => choose(i)}>${joined(pieces)}<//>`,
   );
   return html`<div class="moments">
-    <${Moment} ...${{ player, updates, last }} />
+    <${Moment} ...${{ player, steps }} />
     <div class="chips" lang="de" role="group" aria-label="Sentences">${chips}</div>
     <p class="wrote" lang="en">${textOf(sentences[chosen]) || html`<i>it writes nothing yet</i>`}</p>
     <div class="board">
@@ -163,7 +168,7 @@ export function Moments({ scene, from = 1 }) {
         <p class="title">attention of the last layer, from what it writes to what it reads</p>
         <${Alignment} reads=${reads[chosen]} scene=${sentences[chosen]} room=${room} />
       </div>
-      <${Loss} ...${{ losses, updates, last }} says=${lossAt(losses, updates)} />
+      <${Loss} ...${{ losses, steps, at }} name="validation loss after each epoch" says=${lossAt(losses, updates)} />
     </div>
     <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at, chosen)}</p>
   </div>`;

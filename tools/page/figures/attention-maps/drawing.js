@@ -59,21 +59,23 @@ export function AllMaps({ layers, columns, view, row, onChoose }) {
   </div>`;
 }
 
-/** One map: a row for each query. `cell`, [query, key], is where the keyboard stops. */
+/** One map: a row for each query. `cell`, [query, key], is the one that was asked last, or null. */
 export function Large({ shown, cell, onPoint }) {
   const { queries, keys, map, kind } = shown;
+  const [askedQuery, askedKey] = cell ?? [];
   const square = (query, key) => {
     const weight = map[query][key];
-    const isStop = query === cell[0] && key === cell[1];
+    const asked = query === askedQuery && key === askedKey;
+    const isStop = cell ? asked : !query && !key; // of the keyboard
     return html`<td
-      role="gridcell" class=${classes({ closed: weight === undefined })} style=${`--weight:${weight ?? 0}%`}
+      role="gridcell" class=${classes({ asked, closed: weight === undefined })} style=${`--weight:${weight ?? 0}%`}
       aria-label=${cellInWords(shown, [query, key])} tabindex=${isStop ? 0 : -1}
       onPointerEnter=${() => onPoint([query, key])} onFocus=${() => onPoint([query, key])}
     >${weight >= LEAST ? weight : ""}</td>`;
   };
   const queryLanguage = kind === "encoder" ? READS.code : WRITES.code;
   const keyLanguage = kind === "decoder" ? WRITES.code : READS.code;
-  const line = (piece, query) => html`<tr role="row">
+  const line = (piece, query) => html`<tr role="row" class=${classes({ asked: query === askedQuery })}>
     <th role="rowheader" scope="row" lang=${queryLanguage}>${spelt(piece)}</th>${keys.map((_, key) => square(query, key))}
   </tr>`;
   const headings = keys.map(
