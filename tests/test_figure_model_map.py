@@ -189,7 +189,7 @@ def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
     box.get_by_role("button", name="plug all in").press("Enter")
     expect(written).to_have_text(intact)
     box.get_by_role("button", name="self-attention of layer 3 off").last.press("Enter")
-    expect(box.locator(".comes [role=status]")).to_contain_text("same")
+    box.locator(".comes [role=status]", has_text="same").wait_for()
     box.get_by_role("button", name="plug all in").press("Enter")
     expect(box.locator(".comes [role=status]")).to_be_empty()
     assert box.locator(".drawn .off").count() == 0
