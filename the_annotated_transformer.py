@@ -5255,100 +5255,6 @@ def captions_that_nobody_wrote():
 # %% [markdown]
 # At 0.3 the captions play safe; at 2 the tail takes over. Top-k and top-p cut it off.
 #
-# <a id="speculative"></a>
-# ## Speculative decoding
-#
-# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
-# text, most of a pass is waiting, because all its weights are read from memory to write one token; to
-# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
-# large model judges in a single pass.
-#
-# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
-# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
-# token in its place is drawn from those to which the draft gave too little, with probabilities
-# $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
-
-
-# %%
-def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
-    """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
-
-    `probs` gives probabilities after each place of a text (T, V); `draft` after its end (V,).
-    """
-    text = list(written)
-    proposals = []
-    for _ in range(ahead):
-        q = draft(text)
-        token = q.multinomial(1).item()
-        proposals.append((token, q))
-        text.append(token)
-    judged = probs(text)[len(written) - 1 :]  # (ahead + 1, V), all in one pass
-    accepted = []
-    for (token, q), p in zip(proposals, judged, strict=False):
-        if torch.rand(()) * q[token] >= p[token]:  # refused
-            missing = (p - q).clamp(min=0)
-            return [*accepted, missing.multinomial(1).item()]
-        accepted.append(token)
-    return [*accepted, judged[-1].multinomial(1).item()]
-
-
-# %% [markdown]
-# What comes out is distributed as the large model's own draws would be, however bad the draft is.
-#
-# <details><summary>Why is that so?</summary>
-#
-# A token $x$ can arrive in two ways. It is proposed and accepted with probability $q(x) \min(1,
-# p(x)/q(x)) = \min(p(x), q(x))$. Or some proposal is refused, which happens with $r = 1 - \sum_v
-# \min(p(v), q(v))$, and $x$ is drawn instead, with $\max(0, p(x) - q(x))$ divided by the sum over all
-# tokens. That sum is $r$, too, since $p - \min(p, q) = \max(0, p - q)$. So both ways together
-# have $\min(p(x), q(x)) + \max(0, p(x) - q(x)) = p(x)$.
-#
-# </details>
-#
-# For the captions, the draft is the cheapest there is: it has counted which word follows which.
-
-
-# %% tags=["hide-input"]
-@example
-def tokens_of_a_pass():
-    model = trained("train_a_language_model")
-    read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
-    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
-    after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
-    after /= after.sum(dim=1, keepdim=True)
-    device = model.generator.proj.weight.device
-
-    def probs(text: list[int]) -> Tensor:
-        tgt = torch.tensor([text], device=device)
-        states = model(None, tgt, None, subsequent_mask(len(text), device))
-        return model.generator(states[0]).exp().cpu()
-
-    rows = []
-    for ahead in (0, 1, 2, 4, 8):
-        passes = tokens = 0
-        begin = time.perf_counter()
-        with evaluating(model):
-            for _ in range(50):
-                text = [START]
-                while END not in text and len(text) < 24:
-                    text += speculate(probs, lambda text: after[text[-1]], text, ahead)
-                    passes += 1
-                tokens += text.index(END) if END in text else len(text) - 1
-        seconds = time.perf_counter() - begin
-        rows.append((ahead, passes, tokens / passes, 1000 * seconds / tokens))
-    columns = ["proposed", "passes for 50 captions", "tokens of a pass", "milliseconds a token"]
-    return table(rows, columns)
-
-
-# %% [markdown]
-# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
-# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
-# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
-# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
-# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
-#
 # <a id="gpt"></a>
 # ## What GPT added
 #
@@ -5678,6 +5584,42 @@ def the_same_pair_further_on():
 # product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
 # as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
 # weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
+#
+# <a id="own-part"></a>
+# ### ALiBi, a part of your own
+#
+# One can also make a model short-sighted instead of telling it where its words stand. In *ALiBi* ([Press
+# et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
+# query and key, in every head another amount, and there are no positional encodings at all. That takes
+# one method, and so may an idea of yours. Attention works in three steps, `project`, `attend` and `join`,
+# which a [cache](#cached-decoding) calls one by one, with queries of the newest tokens only. Override a
+# step, therefore, not `forward`, and count places from the end; `cache_agrees` finds mistakes in this.
+
+
+# %%
+class DistanceAttention(MultiHeadedAttention):
+    """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
+        places = torch.arange(k.size(-2), device=k.device)
+        distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
+        heads = torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)
+        rates = 2.0 ** (-8 / self.h * heads)  # (H, 1, 1)
+        return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
+
+
+@example
+def check_a_cache_agrees_with_distances():
+    model = make_model(11, 11, N=2, d_model=16, d_ff=32, h=4)
+    exchange(model, "attention", lambda: DistanceAttention(4, 16))
+    exchange(model, "positions", lambda: nn.Dropout(0.1))
+    assert cache_agrees(model)
+
+
+# %% [markdown]
+# Put such a class and a line with [`name_attention`](#all-together) into a file, say `mine.py`, and
+# `train --parts mine.py --attention NAME` trains a translator with it ([the command
+# line](#command-line)). This one is built in: `train --attention distance --positions none`.
 #
 # ### QK-norm
 #
@@ -6015,6 +5957,7 @@ class Muon(torch.optim.AdamW):
 # K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better; on the bench
 # the straight line looks better, too.
 #
+# <a id="all-together"></a>
 # ### All together
 #
 # The classes of attention above override different steps, so Python can stack them. Each asks the next
@@ -6054,6 +5997,7 @@ def name_attention(name: str, kind: type, **more) -> None:
 
 
 name_attention("rotary", RotaryAttention)
+name_attention("distance", DistanceAttention)
 name_attention("normed", NormedAttention)
 name_attention("grouped", GroupedAttention)
 name_attention("multi-query", GroupedAttention, groups=1)
@@ -6114,6 +6058,100 @@ def check_attention_in_blocks_equals_attention():
 # The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
 # slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
 # `scaled_dot_product_attention`, is faster than the plain formula even where the table would fit.
+#
+# <a id="speculative"></a>
+# ## Speculative decoding
+#
+# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
+# would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
+# text, most of a pass is waiting, because all its weights are read from memory to write one token; to
+# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
+# large model judges in a single pass.
+#
+# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
+# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
+# token in its place is drawn from those to which the draft gave too little, with probabilities
+# $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
+
+
+# %%
+def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
+    """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
+
+    `probs` gives probabilities after each place of a text (T, V); `draft` after its end (V,).
+    """
+    text = list(written)
+    proposals = []
+    for _ in range(ahead):
+        q = draft(text)
+        token = q.multinomial(1).item()
+        proposals.append((token, q))
+        text.append(token)
+    judged = probs(text)[len(written) - 1 :]  # (ahead + 1, V), all in one pass
+    accepted = []
+    for (token, q), p in zip(proposals, judged, strict=False):
+        if torch.rand(()) * q[token] >= p[token]:  # refused
+            missing = (p - q).clamp(min=0)
+            return [*accepted, missing.multinomial(1).item()]
+        accepted.append(token)
+    return [*accepted, judged[-1].multinomial(1).item()]
+
+
+# %% [markdown]
+# What comes out is distributed as the large model's own draws would be, however bad the draft is.
+#
+# <details><summary>Why is that so?</summary>
+#
+# A token $x$ can arrive in two ways. It is proposed and accepted with probability $q(x) \min(1,
+# p(x)/q(x)) = \min(p(x), q(x))$. Or some proposal is refused, which happens with $r = 1 - \sum_v
+# \min(p(v), q(v))$, and $x$ is drawn instead, with $\max(0, p(x) - q(x))$ divided by the sum over all
+# tokens. That sum is $r$, too, since $p - \min(p, q) = \max(0, p - q)$. So both ways together
+# have $\min(p(x), q(x)) + \max(0, p(x) - q(x)) = p(x)$.
+#
+# </details>
+#
+# For the captions, the draft is the cheapest there is: it has counted which word follows which.
+
+
+# %% tags=["hide-input"]
+@example
+def tokens_of_a_pass():
+    model = trained("train_a_language_model")
+    read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
+    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
+    after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
+    after /= after.sum(dim=1, keepdim=True)
+    device = model.generator.proj.weight.device
+
+    def probs(text: list[int]) -> Tensor:
+        tgt = torch.tensor([text], device=device)
+        states = model(None, tgt, None, subsequent_mask(len(text), device))
+        return model.generator(states[0]).exp().cpu()
+
+    rows = []
+    for ahead in (0, 1, 2, 4, 8):
+        passes = tokens = 0
+        begin = time.perf_counter()
+        with evaluating(model):
+            for _ in range(50):
+                text = [START]
+                while END not in text and len(text) < 24:
+                    text += speculate(probs, lambda text: after[text[-1]], text, ahead)
+                    passes += 1
+                tokens += text.index(END) if END in text else len(text) - 1
+        seconds = time.perf_counter() - begin
+        rows.append((ahead, passes, tokens / passes, 1000 * seconds / tokens))
+    columns = ["proposed", "passes for 50 captions", "tokens of a pass", "milliseconds a token"]
+    return table(rows, columns)
+
+
+# %% [markdown]
+# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
+# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
+# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
+# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
+# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
@@ -6297,47 +6335,6 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
 # subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
 # text is unknown.
-#
-# <a id="own-part"></a>
-# ## A part of your own
-#
-# Instead of telling a model where its words stand, one can make it short-sighted. In *ALiBi* ([Press et
-# al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, in every head another amount, and there are no positional encodings at all.
-#
-# To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
-# attention, override `attend`, which receives queries, keys, values, and a mask or None, and returns the
-# output and the weights. A [cache](#cached-decoding) calls `project`, `attend` and `join` one by one, so
-# a change in `forward` would be lost on it; and it brings fewer queries than keys, because only the
-# newest tokens ask: $T$ of them, at the last $T$ of the $S$ positions. `cache_agrees` finds mistakes in
-# this.
-
-
-# %%
-class DistanceAttention(MultiHeadedAttention):
-    """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        places = torch.arange(k.size(-2), device=k.device)
-        distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
-        heads = torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)
-        rates = 2.0 ** (-8 / self.h * heads)  # (H, 1, 1)
-        return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
-
-
-name_attention("distance", DistanceAttention)
-
-
-@example
-def check_a_cache_agrees_with_distances():
-    config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention="distance", positions="none")
-    assert cache_agrees(build_model(config, 11, 11))
-
-
-# %% [markdown]
-# Put your class and a line with `name_attention` into a file, say `mine.py`, and `train --parts mine.py`
-# with `--attention NAME` trains a translator with it ([the command line](#command-line)); for this one,
-# which is built in, `train --attention distance --positions none` will do.
 #
 # <a id="remained"></a>
 # ## What has remained
