@@ -5193,7 +5193,7 @@ def train_a_language_model():
 
 # %% [markdown]
 # The demonstration was told by a German sentence what the picture shows. This model has to guess that as
-# well, and pays with perplexity.
+# well: compare its perplexity with [the demonstration's](#demonstration).
 #
 # <a id="sampling"></a>
 # ## Sampling
@@ -5206,8 +5206,8 @@ def train_a_language_model():
 #
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
-# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
-# nine tenths.
+# for *Ein kleines Mädchen hebt einen roten Ball auf*. Most of the tail at a temperature of 1 is what
+# training asked for: [label smoothing](#label-smoothing) gives the wrong tokens a tenth.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5245,7 +5245,7 @@ def captions_that_nobody_wrote():
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
     settings = ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8)
-    for name, value in (*settings, ("temperature", 2.0)):
+    for name, value in settings:
         texts = [words.decode(sample(model, begin, 24, **{name: value})) for _ in range(2)]
         rows.append((f"{name} {value}", *texts))
     caption = f"drawn by a model of {corpus_at_hand().name}"
@@ -5253,7 +5253,7 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe; at 2 the tail takes over. Top-k and top-p cut it off.
+# At 0.3 the captions play safe; at 1 the tail gets its word in. Top-k and top-p cut it off.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5275,11 +5275,8 @@ def captions_that_nobody_wrote():
 # *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
 # than that, because a small model is cheaper to serve.
 #
-# > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
-# > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
-# > ([Whisper](https://arxiv.org/abs/2212.04356)). They also read images, cut into patches that are
-# > treated as words are ([ViT](https://arxiv.org/abs/2010.11929)); a linear map then hands the states to
-# > a language model, as if they were tokens of its text ([LLaVA](https://arxiv.org/abs/2304.08485)).
+# > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
+# > its source, and [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5288,28 +5285,33 @@ def captions_that_nobody_wrote():
 # Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
 # has simply never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, and the loss
-# is taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
-# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
-# *reward model* to such choices and let the language model learn, by reinforcement, to please it. *Direct
-# preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither.
-# It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
-# the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
+# people or by a larger model (*distillation* from *synthetic data*), and the loss is taken on the answers
+# alone. Then come *preferences*, because it is hard to write the best answer, and easy to say which of
+# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# choices and let the language model learn, by reinforcement, to please it. *Direct preference
+# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares
+# the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other,
+# $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
+#
+# The logistic function $\sigma(z) = 1/(1+e^{-z})$ makes a probability of the difference in the brackets;
+# the smaller $\beta$, the further the two may part before the loss is content.
 #
 # <details><summary>Where is the reward?</summary>
 #
 # Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
-# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). Now let
-# a model $\pi$ collect as much reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a
-# unit. From the best such model one can read the rewards: up to a constant, they are $\beta \log(\pi /
-# \pi_0)$. Put into $\sigma$, that is the loss.
+# difference of their rewards (the model of Bradley and Terry). Now let a model $\pi$ collect as much
+# reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a unit. From the best such model
+# one can read the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that
+# is the loss.
 #
 # </details>
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
-# nobody tells it why the first is better. **Cost: half a minute.**
+# nobody tells it why the first is better. The few with a dog are drawn again and again. **Cost: half a
+# minute.**
 
 
 # %%
@@ -5332,7 +5334,7 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
 def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
     """A copy of a model that has learnt by DPO to prefer captions to others."""
     before = model
-    model = copy.deepcopy(before)
+    model = copy.deepcopy(before)  # in evaluation mode, as the one before: neither has dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(updates):
         pairs = random.choices(better, k=16) + random.choices(worse, k=16)
@@ -5401,14 +5403,17 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# The perplexity of captions by people tells what that has cost. Nothing in the loss asks for good
-# English, except that $\beta$ ties the model to what it was before.
+# The perplexity of captions by people tells what that has cost. Nothing but $\beta$ asks for good English,
+# and where a dog is all that counts, any sentence with a dog will do. This is called *reward hacking*.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
-# 2025](https://arxiv.org/abs/2501.12948)). And whoever adapts a large model at home seldom trains all of
-# it: *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for
-# each chosen matrix, the product of two narrow ones that is added to it.
+# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300))
+# a model answers each question several times; an answer becomes likelier by as many standard deviations
+# as its reward lies above the group's mean, or less likely if it lies below.
+# [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt its long chains of thought in this way. And whoever
+# adapts a large model at home seldom trains all of it: *LoRA* ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
+# product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5487,8 +5492,9 @@ def prefer_dogs():
 # Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
 # shifts. Half of that can go: RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467))
 # neither subtracts nor shifts, and divides by the root mean square. Its authors found it about as good,
-# and faster. Biases have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large
-# training runs steadier without them; in a model of ours `bias=False` in the settings is enough.
+# and faster; made of single operations, as here, it saves no time on the bench. Biases have mostly gone as
+# well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in
+# a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5580,10 +5586,11 @@ def the_same_pair_further_on():
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
 # matrices that filter the places out. Rotary positions ([Su et al.,
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. The inner
-# product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
-# as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
-# weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by the
+# same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore depends on
+# $(m-n)\theta$ alone, as between the encodings themselves in [Part 2](#positional-encoding). (`slower` is
+# for [longer texts](#long-context). If you load somebody else's weights, look which features they pair:
+# `rotate` takes neighbours, many libraries the two halves.)
 #
 # <a id="own-part"></a>
 # ### ALiBi, a part of your own
@@ -5712,8 +5719,14 @@ class GroupedAttention(MultiHeadedAttention):
 # window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
 # word sees three others, each of them has seen three more in the layer below, so that twelve places back
 # still count after four layers, though only by hearsay. Most models therefore mix windows with full
-# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens,
-# on the bench two of four see 32 subwords.
+# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens.
+# On the bench two of four see 32 subwords and forget the rest of 256, hence 2,305 bytes instead of 4,096.
+#
+# What a window drops may be missed. As a softmax must spend its weight somewhere, heads with nothing to
+# say spend it on the first token, an *attention sink* ([Xiao et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). Each head of [gpt-oss](https://arxiv.org/abs/2508.10925) has a
+# learnt score for this, without a value; elsewhere a gate closes the head's output ([Qiu et al.,
+# 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
 # ### Latent keys and values
@@ -5728,7 +5741,7 @@ class GroupedAttention(MultiHeadedAttention):
 # <!-- code: LatentAttention -->
 #
 # so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The two branches of `attend` are the two sides of this equation.
+# into values afterwards. The folded class takes the right side for a single new query, the left for many.
 
 
 # %% tags=["hide-input"]
@@ -5777,22 +5790,27 @@ class LatentAttention(MultiHeadedAttention):
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
 # rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
 # adds a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids
-# instead, and its latents are only as wide as one head, whereas DeepSeek's have the width of four.
+# instead, and its latents are only as wide as one head, whereas DeepSeek's are as wide as four heads.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
 #
 # Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
 # $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
-# query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
-# the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
+# query. It can be kept as one matrix $S$, to which each word adds the product of its key and value. This
+# is the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# it has to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides
-# how much of the state fades, and more recent layers also overwrite what stood under a similar key. Even
-# so, every fourth layer or so is one that looks back, by latents in [Kimi
-# K3](https://arxiv.org/abs/2607.24653), by sparse attention in
-# [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
-# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+# it has to forget. In *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides how
+# much fades; by the *delta rule* it takes out what stood under its key before it writes its value,
+#
+# $$S_t = (I - \beta_t\, k_t^\top k_t)\, S_{t-1} + \beta_t\, k_t^\top v_t,$$
+#
+# where $k_t$ has length one and $\beta_t$ is a gate. *Gated DeltaNet* ([Yang et al.,
+# 2024](https://arxiv.org/abs/2412.06464)) does both, and so does [Kimi Delta
+# Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents in
+# [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by *sparse*
+# attention. That keeps all keys and reads few: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer
+# picks them for each query.
 #
 # ### A mixture of experts
 #
@@ -5847,11 +5865,10 @@ class MixtureOfExperts(nn.Module):
 # <a id="adamw"></a>
 # ### AdamW
 #
-# A weight that nothing needs should fade, and the old way was to add a little of each weight to its
-# gradient. But Adam divides whatever it is given by the size of the gradients, the decay included, so
-# that weights with large gradients hardly fade, and those with small ones are soon gone. **AdamW**
-# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all
-# alike. Without decay, the default of our [settings](#settings), it is Adam.
+# Adam divides whatever it is given by the size of the gradients. Where weight decay comes as a part of the
+# gradient, weights with large gradients therefore hardly fade, and those with small ones are soon gone.
+# **AdamW** ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights
+# themselves, all alike. With a decay of zero, as in our [settings](#settings), the two are the same.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -5891,12 +5908,12 @@ def directions_of_a_gradient():
 
 
 # %% [markdown]
-# A few directions hold nearly all of the gradient, and a step along it does little for the others,
-# although a rare word may need just one of those. **Muon** ([Jordan et al.,
-# 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a running mean
-# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs
-# no decomposition, since an odd polynomial of a matrix leaves its singular vectors as they are and acts
-# on each singular value $s$ alone. Five rounds of
+# A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
+# along it does little for the others, although a rare word may need just one of those. **Muon** ([Jordan
+# et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a
+# running mean of the gradients it takes the singular vectors and replaces the values by numbers near one.
+# That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial
+# acts on each singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
@@ -5945,25 +5962,22 @@ class Muon(torch.optim.AdamW):
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
 # the steps as large as Adam's, so that rate and schedule can stay; it comes from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss. (With `adjust_lr_fn="match_rms_adamw"`, `torch.optim.Muon`, for matrices alone, makes the same
-# steps.)
+# loss. (`torch.optim.Muon` orthogonalizes in bfloat16, so it makes these steps up to rounding only.)
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both
-# the number of updates must be known in advance. **Warm-up, stable, decay**
-# ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
-# at the end: any point of the plateau can be continued, or brought to an end. The authors of [Kimi
-# K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better; on the bench
-# the straight line looks better, too.
+# A straight line to zero, or a cosine, must know the number of updates in advance, whereas **warm-up,
+# stable, decay** ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes
+# and falls only at the end. The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a
+# cosine, found the cosine better, and on the bench the straight line looks better, too.
 #
 # <a id="all-together"></a>
 # ### All together
 #
-# The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
-# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
-# each part also gets the name by which settings and files know it.
+# A class may inherit from several of those above, and `super()` in one of them is then the next to its
+# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm, SwiGLU
+# and no biases, trained by Muon with a plateau, it is the last row of the table. Here each part also gets
+# the name by which settings and files know it.
 
 
 # %% tags=["hide-input"]
@@ -6055,23 +6069,25 @@ def check_attention_in_blocks_equals_attention():
 
 
 # %% [markdown]
-# The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
-# slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
-# `scaled_dot_product_attention`, is faster than the plain formula even where the table would fit.
+# The work stays quadratic, but memory is linear in the length, in training, too: the backward pass needs
+# the weights again, and computes them anew, block by block, from the sums that were kept. Since far less
+# data moves between the GPU's slow and its fast memory, the real kernel, which we take [on a
+# GPU](#faster) from PyTorch's `scaled_dot_product_attention`, is faster even where the table would fit.
 #
 # <a id="speculative"></a>
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
-# text, most of a pass is waiting, because all its weights are read from memory to write one token; to
-# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
+# would have known it, whereas our model spends a whole pass on it. When a large model writes a single
+# text, most of a pass is waiting until its weights have come from memory, and one pass that judges ten
+# tokens waits no longer. *Speculative decoding* ([Leviathan et al.,
 # 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
 # large model judges in a single pass.
 #
-# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
-# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
-# token in its place is drawn from those to which the draft gave too little, with probabilities
+# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
+# (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
+# refusal the rest is thrown away. Draw $p$ and $q$ as two bar charts, one over the other: where $p$ stands
+# out, the draft proposed too rarely, so the token in this place is drawn from what stands out,
 # $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
 
 
@@ -6132,7 +6148,6 @@ def tokens_of_a_pass():
     rows = []
     for ahead in (0, 1, 2, 4, 8):
         passes = tokens = 0
-        begin = time.perf_counter()
         with evaluating(model):
             for _ in range(50):
                 text = [START]
@@ -6140,26 +6155,24 @@ def tokens_of_a_pass():
                     text += speculate(probs, lambda text: after[text[-1]], text, ahead)
                     passes += 1
                 tokens += text.index(END) if END in text else len(text) - 1
-        seconds = time.perf_counter() - begin
-        rows.append((ahead, passes, tokens / passes, 1000 * seconds / tokens))
-    columns = ["proposed", "passes for 50 captions", "tokens of a pass", "milliseconds a token"]
-    return table(rows, columns)
+        rows.append((ahead, passes, tokens / passes))
+    return table(rows, ["proposed", "passes for 50 captions", "tokens of a pass"])
 
 
 # %% [markdown]
-# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
-# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
-# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
-# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
-# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
+# A draft that knows one word survives only as long as one word is enough. A better draft is a small
+# Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
+# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
 #
-# Speculation helps a single reader. A server has many, and weights that have been read for one text can
-# serve the next token of every other as well. As texts end at different moments, a batch that waited for
-# its longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
-# just arrived takes its place (*continuous batching*, [Yu et al.,
+# A prompt is read in one pass (*prefill*) and answered token by token (*decoding*). Where few read,
+# speculation helps most. Where many do, weights that have been read for one text can serve the next token
+# of every other as well. As texts end at different moments, a batch that waited for its longest would soon
+# be half empty; after every token, therefore, what has ended leaves, and what has just arrived takes its
+# place (*continuous batching*, [Yu et al.,
 # 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
 # room for their caches. Nobody knows how long an answer will be, and where servers had reserved room for
 # the longest, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled.
@@ -6177,14 +6190,15 @@ def tokens_of_a_pass():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary
 # positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
-# 64, 128 and 192. There a [rotated](#rotary) query meets keys at distances that the model has never seen,
-# and the second model gets two remedies.
+# 64, 128 and 192, where more text precedes them, so that they should be easier. But a
+# [rotated](#rotary) query meets keys there at distances that the model has never seen.
 #
-# *Position interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by
-# the factor $s$ by which the text is longer, as if the places stood closer together. A *larger base*,
-# known as *NTK* scaling, divides the slowest angle by $s$ and leaves the fastest as it was, because
-# neighbours must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071))
-# refines that. **Cost: a minute.**
+# Two remedies change its angles after training. *Position interpolation* ([Chen et al.,
+# 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the text is
+# longer, as if the places stood closer together. A *larger base*, known as *NTK* scaling, divides the
+# slowest by $s$ and leaves the fastest as it was, because neighbours must still be told apart; *YaRN*
+# ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that. (Ours is 10,000; [Llama
+# 3](https://arxiv.org/abs/2407.21783) has 500,000 from training on.) **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6227,8 +6241,9 @@ def beyond_the_training():
 
 
 # %% [markdown]
-# With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
-# but the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two
+# (With 1,000 subwords, perplexity has another scale than on the bench or with words.) With sinusoids it
+# jumps as soon as the training ends: a formula may be defined at every place, but the model has not
+# learnt to use it there. Rotary positions wear out slowly, at least in these two
 # layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
 # know; its authors therefore train on with the new angles. The larger base costs little at the beginning
@@ -6246,7 +6261,8 @@ def beyond_the_training():
 # how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
 # taken on the target alone, since the source need not be guessed.
 #
-# What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
+# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (a choice:
+# in a *prefix* language model, as [Raffel et al., 2020](https://arxiv.org/abs/1910.10683) tried, it does), so *hebt*
 # is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
 # positions. In return each layer of the target reads the source at its own depth, and not only the states
 # of an encoder's last layer.
@@ -6293,40 +6309,32 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # ## What models of 2026 are made of
 #
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
-# in terms of [the changes above](#since-2017). In which column do the models since Llama 3 agree most,
-# and in which least?
+# in terms of [the changes above](#since-2017), with their sources; a dash where none tells. A norm stands
+# before a sub-layer (*pre*), at its end before the sum (*out*), or behind the sum (*post*). GELU, like
+# Swish, is a smooth ReLU, and ReLU² its square; what ends in GLU is gated, by a bounded Swish in SiTU-GLU.
+# MHA has keys and values for each head, GQA for each group of heads, MQA for all together, MLA as
+# [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are merged. "5 of 6"
+# counts layers, and 8/256 + 1 experts: 8 of 256 for each token, and one for all. In which column do the
+# models since Llama 3 agree most, and in which least?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
 # | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
-# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | [GELU](https://github.com/openai/gpt-2/blob/master/src/model.py) | [learnt](https://github.com/openai/gpt-2/blob/master/src/model.py) | MHA | none | 1K | – |
-# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | [RMSNorm, pre](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | SwiGLU | rotary | GQA | none | 128K | AdamW |
-# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | [RMSNorm, pre](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
-# | [Gemma 3](https://arxiv.org/abs/2503.19786) | 2025 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | none | 128K | – |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), [code](https://github.com/openai/gpt-2/blob/master/src/model.py) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783), [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437), [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
+# | [Gemma 3](https://arxiv.org/abs/2503.19786), [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | 2025 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
-# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | rotary, 3 of 4 | GQA | none | 128K | AdamW |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25) | [SwiGLU](https://github.com/MoonshotAI/Kimi-K2) | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | 2025 | RMSNorm, pre | SwiGLU | rotary, 3 of 4 | GQA | none | 128K | AdamW |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
-# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | [RMSNorm, out](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | [64K](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | [AdamW](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) |
-# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [rotary](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | MLA, sparse | [8/256 + 1](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [8/128 + 1](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [256K](https://ai.google.dev/gemma/docs/core) | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
-# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | [RMSNorm, pre](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
-# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | [GQA, QK-norm, sparse; 3 of 4: recurrent](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp) | [10/512 + 1](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | [256K](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | Muon |
-#
-# <details><summary>What the entries mean</summary>
-#
-# *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
-# *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
-# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as one
-# short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the nearest keys. Sparse: a
-# query picks some keys. Compressed: neighbouring keys are merged. Recurrent: a [state of fixed
-# size](#recurrent) replaces them. "5 of 6" counts layers. *Experts*: 8 of 256 for each token, plus one for
-# all tokens. A link in a cell leads to its source; the other cells come from what the model's name links
-# to. A dash: not stated, or no source found.
-#
-# </details>
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
+# | [GLM-5](https://arxiv.org/abs/2602.15763), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B, [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4), [docs](https://ai.google.dev/gemma/docs/core) | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653), [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
@@ -6352,15 +6360,12 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # <a id="try-today"></a>
 # ## Try it
 #
-# 1. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
-# 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
-#    attention's four matrices shrink, too?
+# Why may rotated keys stay in a cache, although every new query stands at another distance from them?
 #
-# <details><summary>Answers</summary>
+# <details><summary>Answer</summary>
 #
-# 1. A key is rotated by its own place alone, and that does not change. The distance arises in the
-#    product with the query.
-# 2. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
+# A key is rotated by its own place alone, and that does not change. The distance arises in the product
+# with the query.
 #
 # </details>
 #
