@@ -5150,8 +5150,8 @@ def a_pair_of_your_own():
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
 # there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
-# `EncoderLayer`. An encoder stack, a causal mask and a generator on top are therefore all that a GPT
-# needs; such a model is called **decoder-only**.
+# `EncoderLayer`: an encoder stack, a causal mask and a generator on top are all that a GPT needs. Such a
+# model is called **decoder-only**.
 
 
 # %%
@@ -5205,9 +5205,9 @@ def train_a_language_model():
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
 # <a id="figure-next-token"></a>
-# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
-# for *Ein kleines Mädchen hebt einen roten Ball auf*. Most of the tail at a temperature of 1 is what
-# training asked for: [label smoothing](#label-smoothing) gives the wrong tokens a tenth.
+# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
+# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 is what training
+# asked for, in both models: [label smoothing](#label-smoothing) gives the wrong tokens a tenth.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5270,10 +5270,10 @@ def captions_that_nobody_wrote():
 # What lies between the two is **scale**. The loss falls along a power law in parameters, text and
 # compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
 # larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
-# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
-# every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
-# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
-# than that, because a small model is cheaper to serve.
+# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end
+# of every run, found that text should grow as fast as size, to some twenty tokens for each parameter;
+# their *Chinchilla* beat a model of four times its size that had cost as much. Today's models read more
+# still, as small ones are cheaper to serve.
 #
 # > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
 # > its source, and [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
@@ -5282,32 +5282,26 @@ def captions_that_nobody_wrote():
 # ## From captions to an assistant
 #
 # Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
-# Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
-# has simply never been told that we want one, and that takes two more rounds of training.
+# Spain?*, because there a question often stands in a list of questions. It may know the answer, but it
+# has never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
-# people or by a larger model (*distillation* from *synthetic data*), and the loss is taken on the answers
-# alone. Then come *preferences*, because it is hard to write the best answer, and easy to say which of
-# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
-# choices and let the language model learn, by reinforcement, to please it. *Direct preference
-# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares
-# the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other,
-# $y_l$:
+# people or by a larger model (such *synthetic data* distils it into a smaller one), and the loss is
+# taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
+# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
+# *reward model* to such choices and let the language model learn, by reinforcement, to please it.
+# *Direct preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs
+# neither. It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text
+# $y_w$ above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The logistic function $\sigma(z) = 1/(1+e^{-z})$ makes a probability of the difference in the brackets;
-# the smaller $\beta$, the further the two may part before the loss is content.
-#
-# <details><summary>Where is the reward?</summary>
-#
-# Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
-# difference of their rewards (the model of Bradley and Terry). Now let a model $\pi$ collect as much
-# reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a unit. From the best such model
-# one can read the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that
-# is the loss.
-#
-# </details>
+# Where does it come from? Suppose that people prefer one of two answers with the probability
+# $\sigma(d)$, where $d$ is the difference of their rewards and $\sigma(d) = 1/(1+e^{-d})$ the logistic
+# function. Let a model collect as much reward as it can, while its KL divergence from $\pi_0$ costs it
+# $\beta$ a unit. From the best such model one can read the rewards: up to a constant, they are
+# $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is the loss; the smaller $\beta$, the further $\pi$
+# may go.
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
 # nobody tells it why the first is better. The few with a dog are drawn again and again. **Cost: half a
@@ -5407,11 +5401,11 @@ def prefer_dogs():
 # and where a dog is all that counts, any sentence with a dog will do. This is called *reward hacking*.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300))
-# a model answers each question several times; an answer becomes likelier by as many standard deviations
-# as its reward lies above the group's mean, or less likely if it lies below.
-# [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt its long chains of thought in this way. And whoever
-# adapts a large model at home seldom trains all of it: *LoRA* ([Hu et al.,
+# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
+# 2024](https://arxiv.org/abs/2402.03300)), from which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
+# has its long chains of thought, a model answers a question several times, and raises or lowers the
+# probability of each answer by as many standard deviations as its reward lies above or below the mean of
+# the group. And whoever adapts a large model at home seldom trains all of it: *LoRA* ([Hu et al.,
 # 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
 # product of two narrow ones that is added to it.
 #
@@ -5586,11 +5580,11 @@ def the_same_pair_further_on():
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
 # matrices that filter the places out. Rotary positions ([Su et al.,
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by the
-# same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore depends on
-# $(m-n)\theta$ alone, as between the encodings themselves in [Part 2](#positional-encoding). (`slower` is
-# for [longer texts](#long-context). If you load somebody else's weights, look which features they pair:
-# `rotate` takes neighbours, many libraries the two halves.)
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by
+# the same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore
+# depends on $(m-n)\theta$ alone. (`slower` is for [longer texts](#long-context). If you load somebody
+# else's weights, look which features they pair: `rotate` takes neighbours, many libraries the two
+# halves.)
 #
 # <a id="own-part"></a>
 # ### ALiBi, a part of your own
@@ -5634,9 +5628,10 @@ def check_a_cache_agrees_with_distances():
 # keys become ten times as large, and the scores are a hundred times as large; the softmax, as in [Part
 # 1](#why-scale), turns into a choice that no gradient can revise, and a training can diverge ([OLMo
 # 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any such factor, so that
-# only a learnt scale can still raise the scores. [Henry et al. (2020)](https://arxiv.org/abs/2010.04245)
-# learn a single one; ours is an RMSNorm, as in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi
-# K2](https://arxiv.org/abs/2507.20534) shrinks the matrices instead, whenever a score grows too large.
+# only a learnt scale can still raise the scores: a single one in [Henry et al.
+# (2020)](https://arxiv.org/abs/2010.04245), an RMSNorm's here and in [Qwen
+# 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
+# instead, whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
@@ -5675,16 +5670,15 @@ class NormedAttention(MultiHeadedAttention):
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
 # 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill $128{,}000
-# \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion parameters take
-# 140 GB. That is why it has only eight heads of keys and values, each shared by eight heads of queries,
-# and a cache of 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
+# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
+# $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
+# parameters take 140 GB. That is why eight heads of queries share one of keys and values, which leaves
+# 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
 # 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a single head for all, it is
 # *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
 #
-# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads in
-# a group as one long text instead, $H / \text{groups}$ times as long, and one product compares them with
-# the keys that they share.
+# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads
+# in a group as one long text instead, and one product compares them with the keys that they share.
 
 
 # %% tags=["hide-input"]
@@ -5719,13 +5713,14 @@ class GroupedAttention(MultiHeadedAttention):
 # window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
 # word sees three others, each of them has seen three more in the layer below, so that twelve places back
 # still count after four layers, though only by hearsay. Most models therefore mix windows with full
-# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens.
-# On the bench two of four see 32 subwords and forget the rest of 256, hence 2,305 bytes instead of 4,096.
+# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. On
+# the bench two of four keep only the last 32 of 256 places, so the cache is little more than half as
+# large.
 #
 # What a window drops may be missed. As a softmax must spend its weight somewhere, heads with nothing to
-# say spend it on the first token, an *attention sink* ([Xiao et al.,
-# 2023](https://arxiv.org/abs/2309.17453)). Each head of [gpt-oss](https://arxiv.org/abs/2508.10925) has a
-# learnt score for this, without a value; elsewhere a gate closes the head's output ([Qiu et al.,
+# say often spend it on the first token, an *attention sink* ([Xiao et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). In [gpt-oss](https://arxiv.org/abs/2508.10925) a learnt score
+# without a value takes it; elsewhere a gate closes the head's output ([Qiu et al.,
 # 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
@@ -5809,8 +5804,7 @@ class LatentAttention(MultiHeadedAttention):
 # 2024](https://arxiv.org/abs/2412.06464)) does both, and so does [Kimi Delta
 # Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents in
 # [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by *sparse*
-# attention. That keeps all keys and reads few: in [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer
-# picks them for each query.
+# attention, which reads few of its keys: a cheap scorer picks them in [GLM-5](https://arxiv.org/abs/2602.15763).
 #
 # ### A mixture of experts
 #
@@ -5857,10 +5851,9 @@ class MixtureOfExperts(nn.Module):
 # others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
 # than its share of a batch, and rises when it had less. It counts when experts are chosen, but not in
-# what they return.
-#
-# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
-# one on the bench gains nothing, perhaps because each expert sees only a quarter of so few tokens.
+# what they return. The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion
+# act on a token. The one on the bench gains nothing, perhaps because each expert sees only a quarter of
+# so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -5959,10 +5952,10 @@ class Muon(torch.optim.AdamW):
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
-# the steps as large as Adam's, so that rate and schedule can stay; it comes from
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss. (`torch.optim.Muon` orthogonalizes in bfloat16, so it makes these steps up to rounding only.)
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
+# these steps up to rounding: it orthogonalizes in bfloat16.)
 #
 # ### Schedules
 #
@@ -6034,12 +6027,12 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 # <a id="flash"></a>
 # ## FlashAttention
 #
-# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
-# for ten times as many a hundred times as much, although they are needed for nothing but an average.
-# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
-# and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
-# its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
-# brings a higher one, what was summed before shrinks by a common factor.
+# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention),
+# and for ten times as many a hundred times as much, although a forward pass needs them for an average
+# only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by
+# block and keeps, for each query, the highest score so far, the sum of the exponentials, and the average
+# before its division. Only the highest score needs care: when a block brings a higher one, what was
+# summed before shrinks by a common factor.
 
 
 # %%
@@ -6069,26 +6062,26 @@ def check_attention_in_blocks_equals_attention():
 
 
 # %% [markdown]
-# The work stays quadratic, but memory is linear in the length, in training, too: the backward pass needs
-# the weights again, and computes them anew, block by block, from the sums that were kept. Since far less
-# data moves between the GPU's slow and its fast memory, the real kernel, which we take [on a
-# GPU](#faster) from PyTorch's `scaled_dot_product_attention`, is faster even where the table would fit.
+# The work stays quadratic, but memory is linear in the length, even in training, because the backward
+# pass computes the weights anew, block by block, from the sums that were kept. Since far less data moves
+# between the GPU's slow and its fast memory, the real kernel, which we take [on a GPU](#faster) from
+# PyTorch's `scaled_dot_product_attention`, is faster even where the table would fit.
 #
 # <a id="speculative"></a>
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. When a large model writes a single
-# text, most of a pass is waiting until its weights have come from memory, and one pass that judges ten
-# tokens waits no longer. *Speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
-# large model judges in a single pass.
+# text, most of a pass is waiting until its weights have come from memory, and a pass that judges ten
+# tokens waits no longer. In *speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) a cheap draft therefore proposes several tokens, which the
+# large model judges together.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
 # (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
-# refusal the rest is thrown away. Draw $p$ and $q$ as two bar charts, one over the other: where $p$ stands
-# out, the draft proposed too rarely, so the token in this place is drawn from what stands out,
-# $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
+# refusal the rest is thrown away. Lay $p$ and $q$ over one another as bar charts: where $p$ stands out,
+# the draft proposed too rarely, and from what stands out, $\max(0, p - q)$, rescaled, the token in this
+# place is drawn. If all pass, the large model adds one of its own.
 
 
 # %%
@@ -6115,17 +6108,10 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 
 # %% [markdown]
-# What comes out is distributed as the large model's own draws would be, however bad the draft is.
-#
-# <details><summary>Why is that so?</summary>
-#
-# A token $x$ can arrive in two ways. It is proposed and accepted with probability $q(x) \min(1,
-# p(x)/q(x)) = \min(p(x), q(x))$. Or some proposal is refused, which happens with $r = 1 - \sum_v
-# \min(p(v), q(v))$, and $x$ is drawn instead, with $\max(0, p(x) - q(x))$ divided by the sum over all
-# tokens. That sum is $r$, too, since $p - \min(p, q) = \max(0, p - q)$. So both ways together
-# have $\min(p(x), q(x)) + \max(0, p(x) - q(x)) = p(x)$.
-#
-# </details>
+# What comes out is distributed as the large model's own draws would be, however bad the draft is. A
+# token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. Refusals are as probable
+# as all that stands out together, so that the token drawn then adds $\max(0, p - q)$, and
+# $\min(p, q) + \max(0, p - q) = p$.
 #
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
@@ -6168,20 +6154,20 @@ def tokens_of_a_pass():
 # <a id="serving"></a>
 # ## Serving
 #
-# A prompt is read in one pass (*prefill*) and answered token by token (*decoding*). Where few read,
-# speculation helps most. Where many do, weights that have been read for one text can serve the next token
-# of every other as well. As texts end at different moments, a batch that waited for its longest would soon
-# be half empty; after every token, therefore, what has ended leaves, and what has just arrived takes its
-# place (*continuous batching*, [Yu et al.,
-# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
-# room for their caches. Nobody knows how long an answer will be, and where servers had reserved room for
-# the longest, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled.
-# Their *vLLM* hands out small *pages* instead, wherever there is room, as an operating system does.
+# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*). Where few
+# read, speculation helps most. Where many do, weights that have been read for one text can serve the
+# next token of every other as well. As texts end at different moments, a batch that waited for its
+# longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
+# just arrived takes its place (*continuous batching*, [Yu et al.,
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter
+# of room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
+# (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled. Their *vLLM* hands out
+# small *pages* instead, wherever there is room, as an operating system does.
 #
-# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
-# that comes later; a server that has read its instructions once need not read them again for every
-# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to
-# shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits each,
+# Texts that begin alike can even share pages, since under a causal mask keys and values depend on
+# nothing that comes later: a server reads its instructions once, not for every question ([prefix
+# caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to shrink are the
+# numbers themselves. With the weights of its experts *quantized* to some four bits each,
 # [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
@@ -6189,9 +6175,9 @@ def tokens_of_a_pass():
 #
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary
-# positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
-# 64, 128 and 192, where more text precedes them, so that they should be easier. But a
-# [rotated](#rotary) query meets keys there at distances that the model has never seen.
+# positions, read captions laid end to end, and then the same validation tokens at places that begin at
+# 0, 64, 128 and 192. More text before them should make them easier; but a [rotated](#rotary) query meets
+# keys there at distances that the model has never seen.
 #
 # Two remedies change its angles after training. *Position interpolation* ([Chen et al.,
 # 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the text is
@@ -6241,14 +6227,14 @@ def beyond_the_training():
 
 
 # %% [markdown]
-# (With 1,000 subwords, perplexity has another scale than on the bench or with words.) With sinusoids it
-# jumps as soon as the training ends: a formula may be defined at every place, but the model has not
-# learnt to use it there. Rotary positions wear out slowly, at least in these two
+# With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
+# but the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two
 # layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
-# know; its authors therefore train on with the new angles. The larger base costs little at the beginning
+# know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. Many models get their long context from a brief last training on long texts, and some
+# differences. (With 1,000 subwords these numbers have a scale of their own, neither the bench's nor that
+# of words.) Many models get their long context from a brief last training on long texts, and some
 # stretch it further by YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained
 # to 64K tokens and is used to 128K.
 #
@@ -6261,11 +6247,11 @@ def beyond_the_training():
 # how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
 # taken on the target alone, since the source need not be guessed.
 #
-# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (a choice:
-# in a *prefix* language model, as [Raffel et al., 2020](https://arxiv.org/abs/1910.10683) tried, it does), so *hebt*
-# is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, and not only the states
-# of an encoder's last layer.
+# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (a
+# choice: in a *prefix* language model, one of those in [Raffel et al.,
+# 2020](https://arxiv.org/abs/1910.10683), it does), so *hebt* is finished before the model reads *auf*,
+# and whatever *auf* changes has to be worked out in later positions. In return each layer of the target
+# reads the source at its own depth, and not only an encoder's last states.
 
 
 # %% tags=["hide-input"]
@@ -6301,9 +6287,9 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
 # about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
-# serve any task that can be written down. (Large models have mostly gone this way, but not all: in
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
-# and values from the last states of an encoder, although a causal one.)
+# serve any task that can be written down. Large models have mostly gone this way, though in
+# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) a decoder takes its keys
+# and values from the last states of an encoder, if a causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6337,20 +6323,19 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
-# keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
-# that sees more stands further on.) They disagree most about attention, where nearly all that they do
-# serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
-# replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
+# keys, at least in some layers. (Without positions, a layer can tell from the causal mask how far on a
+# word stands: the further, the more it sees.) They disagree most about attention, where nearly all that
+# they do serves a smaller [cache](#cached-decoding) or less to read from it. One change has no column:
 # subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
 # text is unknown.
 #
 # <a id="remained"></a>
 # ## What has remained
 #
-# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
-# code of these models, because its plan has held. Attention mixes the positions, a network works on each
-# of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Where somebody bends the plan, it can still be recognized: in
+# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read
+# the code of these models, because its plan has held. Attention mixes the positions, a network works on
+# each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
+# stacked. Even where the plan bends it can be recognized: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
 # layers of Kimi K3 attend to what earlier ones wrote.
 #
