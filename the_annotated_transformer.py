@@ -5150,8 +5150,7 @@ def a_pair_of_your_own():
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
 # there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
-# `EncoderLayer`: an encoder stack, a causal mask and a generator on top are all that a GPT needs. Such a
-# model is called **decoder-only**.
+# `EncoderLayer`. A GPT is **decoder-only**: an encoder stack, a causal mask and a generator on top.
 
 
 # %%
@@ -5244,8 +5243,7 @@ def captions_that_nobody_wrote():
     words = words_at_hand()[1]
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
-    settings = ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8)
-    for name, value in settings:
+    for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8):
         texts = [words.decode(sample(model, begin, 24, **{name: value})) for _ in range(2)]
         rows.append((f"{name} {value}", *texts))
     caption = f"drawn by a model of {corpus_at_hand().name}"
@@ -5271,9 +5269,9 @@ def captions_that_nobody_wrote():
 # compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
 # larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
 # [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end
-# of every run, found that text should grow as fast as size, to some twenty tokens for each parameter;
-# their *Chinchilla* beat a model of four times its size that had cost as much. Today's models read more
-# still, as small ones are cheaper to serve.
+# of every run, found that text should grow as fast as size, to some twenty tokens a parameter; their
+# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read more still,
+# as small ones are cheap to serve.
 #
 # > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
 # > its source, and [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
@@ -5286,25 +5284,24 @@ def captions_that_nobody_wrote():
 # has never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
-# people or by a larger model (such *synthetic data* distils it into a smaller one), and the loss is
-# taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
-# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
-# *reward model* to such choices and let the language model learn, by reinforcement, to please it.
-# *Direct preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs
-# neither. It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text
-# $y_w$ above the other, $y_l$:
+# people or by a larger model (such *synthetic data* distils it), and the loss is taken on the answers
+# alone. Then come *preferences*, because it is hard to write the best answer, and easy to say which of
+# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# choices and let the language model learn, by reinforcement, to please it. *Direct preference
+# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It
+# compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
+# the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# Where does it come from? Suppose that people prefer one of two answers with the probability
-# $\sigma(d)$, where $d$ is the difference of their rewards and $\sigma(d) = 1/(1+e^{-d})$ the logistic
-# function. Let a model collect as much reward as it can, while its KL divergence from $\pi_0$ costs it
-# $\beta$ a unit. From the best such model one can read the rewards: up to a constant, they are
-# $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is the loss; the smaller $\beta$, the further $\pi$
-# may go.
+# Suppose that people prefer one of two answers with the probability $\sigma(d) = 1/(1+e^{-d})$, where
+# $d$ is the difference of their rewards. Let a model collect as much reward as it can, while its KL
+# divergence from $\pi_0$ costs it $\beta$ a unit. From the best such model one can read the rewards: up
+# to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is the loss; the smaller
+# $\beta$, the further $\pi$ may go.
 #
-# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
-# nobody tells it why the first is better. The few with a dog are drawn again and again. **Cost: half a
+# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without,
+# and nobody tells it why the first is better. The few with a dog come again and again. **Cost: half a
 # minute.**
 
 
@@ -5313,8 +5310,7 @@ def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]
     """The log-probability of each caption (n,)."""
     ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
     states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
-    log_probs = model.generator(states)  # (n, T, V)
-    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
+    of_right = model.generator(states).gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)  # (n, T)
     return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
 
 
@@ -5510,15 +5506,14 @@ class RMSNorm(nn.Module):
 #
 # A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
 # PyTorch calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU**
-# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by
-# entry, how much of another gets through,
+# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides how much of
+# another gets through,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
 #
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2. The
-# bench sees no gain. Shazeer's larger models had one, for which he gives no reason but "divine
-# benevolence".
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
+# The bench sees no gain. Shazeer's larger models had one, which he attributes to "divine benevolence".
 
 
 # %%
@@ -5582,9 +5577,8 @@ def the_same_pair_further_on():
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
 # position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by
 # the same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore
-# depends on $(m-n)\theta$ alone. (`slower` is for [longer texts](#long-context). If you load somebody
-# else's weights, look which features they pair: `rotate` takes neighbours, many libraries the two
-# halves.)
+# depends on $(m-n)\theta$ alone. (`slower` is for [longer texts](#long-context). If you load weights of
+# others, look which features they pair: `rotate` takes neighbours, many libraries the halves.)
 #
 # <a id="own-part"></a>
 # ### ALiBi, a part of your own
@@ -5631,7 +5625,7 @@ def check_a_cache_agrees_with_distances():
 # only a learnt scale can still raise the scores: a single one in [Henry et al.
 # (2020)](https://arxiv.org/abs/2010.04245), an RMSNorm's here and in [Qwen
 # 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
-# instead, whenever a score grows too large.
+# instead.
 
 
 # %% tags=["hide-input"]
@@ -5714,13 +5708,12 @@ class GroupedAttention(MultiHeadedAttention):
 # word sees three others, each of them has seen three more in the layer below, so that twelve places back
 # still count after four layers, though only by hearsay. Most models therefore mix windows with full
 # layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. On
-# the bench two of four keep only the last 32 of 256 places, so the cache is little more than half as
-# large.
+# the bench two of four keep only 32 of 256 places, which leaves little more than half of the cache.
 #
-# What a window drops may be missed. As a softmax must spend its weight somewhere, heads with nothing to
+# What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
 # say often spend it on the first token, an *attention sink* ([Xiao et al.,
 # 2023](https://arxiv.org/abs/2309.17453)). In [gpt-oss](https://arxiv.org/abs/2508.10925) a learnt score
-# without a value takes it; elsewhere a gate closes the head's output ([Qiu et al.,
+# without a value takes it; elsewhere a gate closes the head ([Qiu et al.,
 # 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
@@ -5850,10 +5843,10 @@ class MixtureOfExperts(nn.Module):
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
 # others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
-# than its share of a batch, and rises when it had less. It counts when experts are chosen, but not in
-# what they return. The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion
-# act on a token. The one on the bench gains nothing, perhaps because each expert sees only a quarter of
-# so few tokens.
+# than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
+# they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
+# on a token. The one on the bench gains nothing, perhaps because an expert sees only a quarter of so few
+# tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -5867,8 +5860,8 @@ class MixtureOfExperts(nn.Module):
 # ### Muon
 #
 # To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of the first feed-forward
-# network in the finished translator, from twenty captions. Each of its singular values is the strength
-# of one direction.
+# network in the finished translator, from twenty captions. A singular value is the strength of one
+# direction.
 
 
 # %%
@@ -6031,8 +6024,8 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 # and for ten times as many a hundred times as much, although a forward pass needs them for an average
 # only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by
 # block and keeps, for each query, the highest score so far, the sum of the exponentials, and the average
-# before its division. Only the highest score needs care: when a block brings a higher one, what was
-# summed before shrinks by a common factor.
+# before its division. When a block brings a higher score, what was summed before shrinks by a common
+# factor.
 
 
 # %%
@@ -6072,10 +6065,10 @@ def check_attention_in_blocks_equals_attention():
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. When a large model writes a single
-# text, most of a pass is waiting until its weights have come from memory, and a pass that judges ten
-# tokens waits no longer. In *speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) a cheap draft therefore proposes several tokens, which the
-# large model judges together.
+# text, most of a pass is waiting until its weights have come from memory, and to judge ten tokens at
+# once takes no longer. In *speculative decoding* ([Leviathan et al.,
+# 2023](https://arxiv.org/abs/2211.17192)) a cheap draft therefore proposes several tokens for the large
+# model to judge.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
 # (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
@@ -6110,8 +6103,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # %% [markdown]
 # What comes out is distributed as the large model's own draws would be, however bad the draft is. A
 # token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. Refusals are as probable
-# as all that stands out together, so that the token drawn then adds $\max(0, p - q)$, and
-# $\min(p, q) + \max(0, p - q) = p$.
+# as all that stands out together, so the token drawn then adds $\max(0, p - q)$, and both add up to $p$.
 #
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
@@ -6233,10 +6225,9 @@ def beyond_the_training():
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
 # know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. (With 1,000 subwords these numbers have a scale of their own, neither the bench's nor that
-# of words.) Many models get their long context from a brief last training on long texts, and some
-# stretch it further by YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained
-# to 64K tokens and is used to 128K.
+# differences. (With 1,000 subwords the scale is neither the bench's nor that of words.) Many models end
+# their training with long texts, and some stretch the context further by YaRN:
+# [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6324,10 +6315,9 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers. (Without positions, a layer can tell from the causal mask how far on a
-# word stands: the further, the more it sees.) They disagree most about attention, where nearly all that
-# they do serves a smaller [cache](#cached-decoding) or less to read from it. One change has no column:
-# subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
-# text is unknown.
+# word stands.) They disagree most about attention, where nearly all that they do serves a smaller
+# [cache](#cached-decoding) or less to read from it. One change has no column: since GPT-2 subwords,
+# often more than 100,000, have mostly been built from *bytes*, so that no text is unknown.
 #
 # <a id="remained"></a>
 # ## What has remained
@@ -6349,8 +6339,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # <details><summary>Answer</summary>
 #
-# A key is rotated by its own place alone, and that does not change. The distance arises in the product
-# with the query.
+# A key is rotated by its own place alone, which stays. The distance arises in the product with the query.
 #
 # </details>
 #
