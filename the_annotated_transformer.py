@@ -5205,8 +5205,8 @@ def train_a_language_model():
 #
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
-# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 is what training
-# asked for, in both models: [label smoothing](#label-smoothing) gives the wrong tokens a tenth.
+# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 was asked for:
+# [label smoothing](#label-smoothing), in both models, gives the wrong tokens a tenth.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5270,8 +5270,8 @@ def captions_that_nobody_wrote():
 # larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
 # [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end
 # of every run, found that text should grow as fast as size, to some twenty tokens a parameter; their
-# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read more still,
-# as small ones are cheap to serve.
+# *Chinchilla* beat a model of four times its size at the same cost. Today's models read more still,
+# because a small one is cheap to serve.
 #
 # > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
 # > its source, and [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
@@ -5285,24 +5285,22 @@ def captions_that_nobody_wrote():
 #
 # *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
 # people or by a larger model (such *synthetic data* distils it), and the loss is taken on the answers
-# alone. Then come *preferences*, because it is hard to write the best answer, and easy to say which of
-# two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
-# choices and let the language model learn, by reinforcement, to please it. *Direct preference
-# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It
-# compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
-# the other, $y_l$:
+# alone. Then come *preferences*, because it is hard to write the best answer, but easy to name the
+# better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# choices, which the model then learns to please by reinforcement. *Direct preference optimization* (DPO,
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
+# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# Suppose that people prefer one of two answers with the probability $\sigma(d) = 1/(1+e^{-d})$, where
-# $d$ is the difference of their rewards. Let a model collect as much reward as it can, while its KL
-# divergence from $\pi_0$ costs it $\beta$ a unit. From the best such model one can read the rewards: up
-# to a constant, they are $\beta \log(\pi / \pi_0)$. Put into $\sigma$, that is the loss; the smaller
-# $\beta$, the further $\pi$ may go.
+# The loss has a reward in it. Suppose that people prefer one of two answers with the probability
+# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect as much
+# reward as it can, at a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one shows
+# the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$. The smaller $\beta$, the further
+# $\pi$ may go.
 #
-# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without,
-# and nobody tells it why the first is better. The few with a dog come again and again. **Cost: half a
-# minute.**
+# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
+# same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %%
@@ -5399,11 +5397,11 @@ def prefer_dogs():
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
 # 2024](https://arxiv.org/abs/2402.03300)), from which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
-# has its long chains of thought, a model answers a question several times, and raises or lowers the
-# probability of each answer by as many standard deviations as its reward lies above or below the mean of
-# the group. And whoever adapts a large model at home seldom trains all of it: *LoRA* ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
-# product of two narrow ones that is added to it.
+# has its long chains of thought, a model answers a question several times, and each answer becomes
+# likelier or less likely in proportion to its *advantage*: by how many standard deviations its reward
+# lies above the mean of the group. And whoever adapts a large model at home seldom trains all of it:
+# *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each
+# chosen matrix, the product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5618,14 +5616,13 @@ def check_a_cache_agrees_with_distances():
 #
 # ### QK-norm
 #
-# Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
-# keys become ten times as large, and the scores are a hundred times as large; the softmax, as in [Part
-# 1](#why-scale), turns into a choice that no gradient can revise, and a training can diverge ([OLMo
-# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any such factor, so that
-# only a learnt scale can still raise the scores: a single one in [Henry et al.
-# (2020)](https://arxiv.org/abs/2010.04245), an RMSNorm's here and in [Qwen
+# In a long training the matrices of a head may grow. If those of queries and keys do so tenfold, scores
+# grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient can
+# revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
+# and key undoes any such factor, so that only a learnt scale can still raise the scores: a single one in
+# [Henry et al. (2020)](https://arxiv.org/abs/2010.04245), an RMSNorm's here and in [Qwen
 # 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
-# instead.
+# instead, whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
@@ -5712,8 +5709,8 @@ class GroupedAttention(MultiHeadedAttention):
 #
 # What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
 # say often spend it on the first token, an *attention sink* ([Xiao et al.,
-# 2023](https://arxiv.org/abs/2309.17453)). In [gpt-oss](https://arxiv.org/abs/2508.10925) a learnt score
-# without a value takes it; elsewhere a gate closes the head ([Qiu et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). [Gpt-oss](https://arxiv.org/abs/2508.10925) has a learnt
+# score without a value for it, others close the head by a gate ([Qiu et al.,
 # 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
@@ -5722,8 +5719,8 @@ class GroupedAttention(MultiHeadedAttention):
 # Keys can also be compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
 # *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ that makes
-# the keys of a head,
+# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ for the
+# keys of a head,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
@@ -5845,23 +5842,22 @@ class MixtureOfExperts(nn.Module):
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
 # than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
 # they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
-# on a token. The one on the bench gains nothing, perhaps because an expert sees only a quarter of so few
-# tokens.
+# on a token. The one on the bench gains nothing, perhaps because an expert sees a quarter of the tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
 #
-# Adam divides whatever it is given by the size of the gradients. Where weight decay comes as a part of the
-# gradient, weights with large gradients therefore hardly fade, and those with small ones are soon gone.
-# **AdamW** ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights
-# themselves, all alike. With a decay of zero, as in our [settings](#settings), the two are the same.
+# By *weight decay*, a weight that nothing needs fades: a little of each weight is added to its gradient.
+# But Adam divides by the size of the gradients, so that weights with large gradients hardly fade, and
+# those with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
+# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike. With a decay of
+# zero, as in our [settings](#settings), AdamW is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
 #
-# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of the first feed-forward
-# network in the finished translator, from twenty captions. A singular value is the strength of one
-# direction.
+# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of a feed-forward network
+# in the finished translator, from twenty captions. A singular value is the strength of one direction.
 
 
 # %%
@@ -5947,8 +5943,8 @@ class Muon(torch.optim.AdamW):
 # %% [markdown]
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
-# these steps up to rounding: it orthogonalizes in bfloat16.)
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` can
+# take the same steps, up to the rounding of bfloat16.)
 #
 # ### Schedules
 #
@@ -5961,9 +5957,9 @@ class Muon(torch.optim.AdamW):
 # ### All together
 #
 # A class may inherit from several of those above, and `super()` in one of them is then the next to its
-# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm, SwiGLU
-# and no biases, trained by Muon with a plateau, it is the last row of the table. Here each part also gets
-# the name by which settings and files know it.
+# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
+# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. The names are
+# those of settings and files.
 
 
 # %% tags=["hide-input"]
@@ -6024,8 +6020,7 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 # and for ten times as many a hundred times as much, although a forward pass needs them for an average
 # only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by
 # block and keeps, for each query, the highest score so far, the sum of the exponentials, and the average
-# before its division. When a block brings a higher score, what was summed before shrinks by a common
-# factor.
+# before its division. If a block brings a higher score, all that was summed before shrinks alike.
 
 
 # %%
@@ -6065,10 +6060,9 @@ def check_attention_in_blocks_equals_attention():
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. When a large model writes a single
-# text, most of a pass is waiting until its weights have come from memory, and to judge ten tokens at
-# once takes no longer. In *speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) a cheap draft therefore proposes several tokens for the large
-# model to judge.
+# text, most of a pass is waiting until its weights have come from memory, and judging ten tokens takes
+# hardly longer. In *speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) a
+# cheap draft therefore proposes several for it to judge.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
 # (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
@@ -6171,12 +6165,12 @@ def tokens_of_a_pass():
 # 0, 64, 128 and 192. More text before them should make them easier; but a [rotated](#rotary) query meets
 # keys there at distances that the model has never seen.
 #
-# Two remedies change its angles after training. *Position interpolation* ([Chen et al.,
-# 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the text is
-# longer, as if the places stood closer together. A *larger base*, known as *NTK* scaling, divides the
-# slowest by $s$ and leaves the fastest as it was, because neighbours must still be told apart; *YaRN*
-# ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that. (Ours is 10,000; [Llama
-# 3](https://arxiv.org/abs/2407.21783) has 500,000 from training on.) **Cost: a minute.**
+# Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen
+# et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the
+# text is longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`,
+# known as *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours
+# must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that,
+# and [Llama 3](https://arxiv.org/abs/2407.21783) trains with 500,000. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6225,8 +6219,8 @@ def beyond_the_training():
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
 # know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. (With 1,000 subwords the scale is neither the bench's nor that of words.) Many models end
-# their training with long texts, and some stretch the context further by YaRN:
+# differences. (Perplexities of 1,000 subwords do not compare with the bench's, nor with those of words.)
+# Many models end their training with long texts, and some stretch the context further by YaRN:
 # [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
 #
 # <a id="one-sequence"></a>
