@@ -5206,14 +5206,13 @@ def train_a_language_model():
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
 # kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 was asked for:
-# [label smoothing](#label-smoothing), in both models, gives the wrong tokens a tenth.
+# [label smoothing](#label-smoothing), in this model as in ours, gives the wrong tokens a tenth.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
-# - **Top-k** draws from the $k$ most likely tokens only.
-# - **Top-p**, or *nucleus sampling* ([Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)),
-#   draws from the smallest set of most likely tokens that together have at least the probability
-#   $p$: few where the model is sure, many where it is not.
+# - **Top-k** draws from the $k$ most likely tokens only; **top-p**, or *nucleus sampling* ([Holtzman et
+#   al., 2020](https://arxiv.org/abs/1904.09751)), from the smallest set of most likely tokens that together
+#   have at least the probability $p$: few where the model is sure, many where it is not.
 
 
 # %%
@@ -5274,7 +5273,7 @@ def captions_that_nobody_wrote():
 # because a small one is cheap to serve.
 #
 # > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
-# > its source, and [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
+# > its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5294,10 +5293,10 @@ def captions_that_nobody_wrote():
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
-# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect as much
-# reward as it can, at a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one shows
-# the rewards: up to a constant, they are $\beta \log(\pi / \pi_0)$. The smaller $\beta$, the further
-# $\pi$ may go.
+# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect reward at
+# a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one shows the rewards: up to a
+# constant, they are $\beta \log(\pi / \pi_0)$, and put into $\sigma$ they give the loss. The smaller
+# $\beta$, the further $\pi$ may go.
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
 # same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5503,9 +5502,9 @@ class RMSNorm(nn.Module):
 # ### SwiGLU
 #
 # A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
-# PyTorch calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU**
-# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides how much of
-# another gets through,
+# PyTorch calls `F.silu`, is a smooth ReLU with a slope on both sides. **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate, which tells how much of a second layer
+# passes,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
@@ -5619,9 +5618,9 @@ def check_a_cache_agrees_with_distances():
 # In a long training the matrices of a head may grow. If those of queries and keys do so tenfold, scores
 # grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient can
 # revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
-# and key undoes any such factor, so that only a learnt scale can still raise the scores: a single one in
-# [Henry et al. (2020)](https://arxiv.org/abs/2010.04245), an RMSNorm's here and in [Qwen
-# 3](https://arxiv.org/abs/2505.09388). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
+# and key undoes any such factor, so that only a learnt scale can raise the scores ([Henry et al.,
+# 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
 # instead, whenever a score grows too large.
 
 
@@ -5709,8 +5708,8 @@ class GroupedAttention(MultiHeadedAttention):
 #
 # What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
 # say often spend it on the first token, an *attention sink* ([Xiao et al.,
-# 2023](https://arxiv.org/abs/2309.17453)). [Gpt-oss](https://arxiv.org/abs/2508.10925) has a learnt
-# score without a value for it, others close the head by a gate ([Qiu et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). For this, [gpt-oss](https://arxiv.org/abs/2508.10925) has a
+# learnt score without a value, and others have a gate that closes the head ([Qiu et al.,
 # 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
@@ -5719,8 +5718,7 @@ class GroupedAttention(MultiHeadedAttention):
 # Keys can also be compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
 # *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ for the
-# keys of a head,
+# every step is slow, and needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
@@ -5792,9 +5790,10 @@ class LatentAttention(MultiHeadedAttention):
 #
 # where $k_t$ has length one and $\beta_t$ is a gate. *Gated DeltaNet* ([Yang et al.,
 # 2024](https://arxiv.org/abs/2412.06464)) does both, and so does [Kimi Delta
-# Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents in
-# [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by *sparse*
-# attention, which reads few of its keys: a cheap scorer picks them in [GLM-5](https://arxiv.org/abs/2602.15763).
+# Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents
+# in [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by
+# *sparse* attention, which reads few of its keys: a cheap scorer picks them in
+# [GLM-5](https://arxiv.org/abs/2602.15763).
 #
 # ### A mixture of experts
 #
@@ -5842,7 +5841,7 @@ class MixtureOfExperts(nn.Module):
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
 # than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
 # they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
-# on a token. The one on the bench gains nothing, perhaps because an expert sees a quarter of the tokens.
+# on a token. The one on the bench gains nothing, perhaps because each sees a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -5851,7 +5850,7 @@ class MixtureOfExperts(nn.Module):
 # But Adam divides by the size of the gradients, so that weights with large gradients hardly fade, and
 # those with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
 # 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike. With a decay of
-# zero, as in our [settings](#settings), AdamW is Adam.
+# zero, the default of our [settings](#settings), AdamW is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
@@ -5958,8 +5957,7 @@ class Muon(torch.optim.AdamW):
 #
 # A class may inherit from several of those above, and `super()` in one of them is then the next to its
 # right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. The names are
-# those of settings and files.
+# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
 
 
 # %% tags=["hide-input"]
@@ -6067,8 +6065,8 @@ def check_attention_in_blocks_equals_attention():
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
 # (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
 # refusal the rest is thrown away. Lay $p$ and $q$ over one another as bar charts: where $p$ stands out,
-# the draft proposed too rarely, and from what stands out, $\max(0, p - q)$, rescaled, the token in this
-# place is drawn. If all pass, the large model adds one of its own.
+# the draft proposed too rarely. The token in this place is drawn from what stands out, $\max(0, p - q)$,
+# rescaled. If all pass, the large model adds one of its own.
 
 
 # %%
