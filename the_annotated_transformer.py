@@ -5157,8 +5157,7 @@ def a_pair_of_your_own():
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
 # there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
-# `EncoderLayer`. An encoder stack, a causal mask and a generator on top are therefore all that a GPT
-# needs; such a model is called **decoder-only**.
+# `EncoderLayer`. A GPT is **decoder-only**: an encoder stack, a causal mask and a generator on top.
 
 
 # %%
@@ -5200,7 +5199,7 @@ def train_a_language_model():
 
 # %% [markdown]
 # The demonstration was told by a German sentence what the picture shows. This model has to guess that as
-# well, and pays with perplexity.
+# well: compare its perplexity with [the demonstration's](#demonstration).
 #
 # <a id="sampling"></a>
 # ## Sampling
@@ -5212,16 +5211,15 @@ def train_a_language_model():
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
 # <a id="figure-next-token"></a>
-# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*,
-# for *Ein kleines Mädchen hebt einen roten Ball auf*. At a temperature of 2 the tail has almost
-# nine tenths.
+# **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
+# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 was asked for:
+# [label smoothing](#label-smoothing), in this model as in ours, gives the wrong tokens a tenth.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
-# - **Top-k** draws from the $k$ most likely tokens only.
-# - **Top-p**, or *nucleus sampling* ([Holtzman et al., 2020](https://arxiv.org/abs/1904.09751)),
-#   draws from the smallest set of most likely tokens that together have at least the probability
-#   $p$: few where the model is sure, many where it is not.
+# - **Top-k** draws from the $k$ most likely tokens only; **top-p**, or *nucleus sampling* ([Holtzman et
+#   al., 2020](https://arxiv.org/abs/1904.09751)), from the smallest set of most likely tokens that together
+#   have at least the probability $p$: few where the model is sure, many where it is not.
 
 
 # %%
@@ -5251,8 +5249,7 @@ def captions_that_nobody_wrote():
     words = words_at_hand()[1]
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
-    settings = ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8)
-    for name, value in (*settings, ("temperature", 2.0)):
+    for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8):
         texts = [words.decode(sample(model, begin, 24, **{name: value})) for _ in range(2)]
         rows.append((f"{name} {value}", *texts))
     caption = f"drawn by a model of {corpus_at_hand().name}"
@@ -5260,101 +5257,7 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe; at 2 the tail takes over. Top-k and top-p cut it off.
-#
-# <a id="speculative"></a>
-# ## Speculative decoding
-#
-# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
-# would have known it, whereas our model spends a whole pass on it. In a large model that writes a single
-# text, most of a pass is waiting, because all its weights are read from memory to write one token; to
-# judge ten tokens they are read once as well. *Speculative decoding* ([Leviathan et al.,
-# 2023](https://arxiv.org/abs/2211.17192)) therefore lets a cheap draft propose several tokens, which the
-# large model judges in a single pass.
-#
-# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$,
-# is accepted with probability $\min(1, p(x)/q(x))$. At the first refusal the rest is thrown away, and the
-# token in its place is drawn from those to which the draft gave too little, with probabilities
-# $\max(0, p - q)$, rescaled. If all pass, the large model adds one of its own.
-
-
-# %%
-def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
-    """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
-
-    `probs` gives probabilities after each place of a text (T, V); `draft` after its end (V,).
-    """
-    text = list(written)
-    proposals = []
-    for _ in range(ahead):
-        q = draft(text)
-        token = q.multinomial(1).item()
-        proposals.append((token, q))
-        text.append(token)
-    judged = probs(text)[len(written) - 1 :]  # (ahead + 1, V), all in one pass
-    accepted = []
-    for (token, q), p in zip(proposals, judged, strict=False):
-        if torch.rand(()) * q[token] >= p[token]:  # refused
-            missing = (p - q).clamp(min=0)
-            return [*accepted, missing.multinomial(1).item()]
-        accepted.append(token)
-    return [*accepted, judged[-1].multinomial(1).item()]
-
-
-# %% [markdown]
-# What comes out is distributed as the large model's own draws would be, however bad the draft is.
-#
-# <details><summary>Why is that so?</summary>
-#
-# A token $x$ can arrive in two ways. It is proposed and accepted with probability $q(x) \min(1,
-# p(x)/q(x)) = \min(p(x), q(x))$. Or some proposal is refused, which happens with $r = 1 - \sum_v
-# \min(p(v), q(v))$, and $x$ is drawn instead, with $\max(0, p(x) - q(x))$ divided by the sum over all
-# tokens. That sum is $r$, too, since $p - \min(p, q) = \max(0, p - q)$. So both ways together
-# have $\min(p(x), q(x)) + \max(0, p(x) - q(x)) = p(x)$.
-#
-# </details>
-#
-# For the captions, the draft is the cheapest there is: it has counted which word follows which.
-
-
-# %% tags=["hide-input"]
-@example
-def tokens_of_a_pass():
-    model = trained("train_a_language_model")
-    read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
-    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
-    after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
-    after /= after.sum(dim=1, keepdim=True)
-    device = model.generator.proj.weight.device
-
-    def probs(text: list[int]) -> Tensor:
-        tgt = torch.tensor([text], device=device)
-        states = model(None, tgt, None, subsequent_mask(len(text), device))
-        return model.generator(states[0]).exp().cpu()
-
-    rows = []
-    for ahead in (0, 1, 2, 4, 8):
-        passes = tokens = 0
-        begin = time.perf_counter()
-        with evaluating(model):
-            for _ in range(50):
-                text = [START]
-                while END not in text and len(text) < 24:
-                    text += speculate(probs, lambda text: after[text[-1]], text, ahead)
-                    passes += 1
-                tokens += text.index(END) if END in text else len(text) - 1
-        seconds = time.perf_counter() - begin
-        rows.append((ahead, passes, tokens / passes, 1000 * seconds / tokens))
-    columns = ["proposed", "passes for 50 captions", "tokens of a pass", "milliseconds a token"]
-    return table(rows, columns)
-
-
-# %% [markdown]
-# Proposals save passes, but here far less time: a GPU judges them while it would wait for its memory
-# anyway, whereas our CPU has to work for each. And a draft that knows one word survives only as long as
-# one word is enough. A better draft is a small Transformer, or the large model itself: with *multi-token
-# prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further
-# token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
+# At 0.3 the captions play safe; at 1 the tail gets its word in. Top-k and top-p cut it off.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5371,46 +5274,39 @@ def tokens_of_a_pass():
 # What lies between the two is **scale**. The loss falls along a power law in parameters, text and
 # compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
 # larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
-# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end of
-# every run, found that text should grow as fast as size, to some twenty tokens for each parameter; their
-# *Chinchilla* beat a model of four times its size that had cost as much. Today's models read far more
-# than that, because a small model is cheaper to serve.
+# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end
+# of every run, found that text should grow as fast as size, to some twenty tokens a parameter; their
+# *Chinchilla* beat a model of four times its size at the same cost. Today's models read more still,
+# because a small one is cheap to serve.
 #
-# > **And encoders, images, sound?** Encoders turn texts into vectors for search and classification
-# > ([BERT](https://arxiv.org/abs/1810.04805)), and speech into states to which a decoder cross-attends
-# > ([Whisper](https://arxiv.org/abs/2212.04356)). They also read images, cut into patches that are
-# > treated as words are ([ViT](https://arxiv.org/abs/2010.11929)); a linear map then hands the states to
-# > a language model, as if they were tokens of its text ([LLaVA](https://arxiv.org/abs/2304.08485)).
+# > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
+# > its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
 #
 # Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
-# Spain?*, because on the web a question often stands in a list of questions. It may know the answer. It
-# has simply never been told that we want one, and that takes two more rounds of training.
+# Spain?*, because there a question often stands in a list of questions. It may know the answer, but it
+# has never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, and the loss
-# is taken on the answers alone. Then come *preferences*, because it is hard to write the best answer, and
-# easy to say which of two is better. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a
-# *reward model* to such choices and let the language model learn, by reinforcement, to please it. *Direct
-# preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither.
-# It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred text $y_w$ above
-# the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
+# people or by a larger model (such *synthetic data* distils it), and the loss is taken on the answers
+# alone. Then come *preferences*, because it is hard to write the best answer, but easy to name the
+# better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# choices, which the model then learns to please by reinforcement. *Direct preference optimization* (DPO,
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
+# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# <details><summary>Where is the reward?</summary>
+# The loss has a reward in it. Suppose that people prefer one of two answers with the probability
+# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect reward at
+# a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one shows the rewards: up to a
+# constant, they are $\beta \log(\pi / \pi_0)$, and put into $\sigma$ they give the loss. The smaller
+# $\beta$, the further $\pi$ may go.
 #
-# Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
-# difference of their rewards and $\sigma$ the logistic function (the model of Bradley and Terry). Now let
-# a model $\pi$ collect as much reward as it can, while its KL divergence from $\pi_0$ costs it $\beta$ a
-# unit. From the best such model one can read the rewards: up to a constant, they are $\beta \log(\pi /
-# \pi_0)$. Put into $\sigma$, that is the loss.
-#
-# </details>
-#
-# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog and one without, and
-# nobody tells it why the first is better. **Cost: half a minute.**
+# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
+# same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %%
@@ -5418,8 +5314,7 @@ def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]
     """The log-probability of each caption (n,)."""
     ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
     states = model(None, ids[:, :-1], None, subsequent_mask(ids.size(1) - 1, ids.device))
-    log_probs = model.generator(states)  # (n, T, V)
-    of_right = log_probs.gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)
+    of_right = model.generator(states).gather(2, ids[:, 1:].unsqueeze(2)).squeeze(2)  # (n, T)
     return of_right.masked_fill(ids[:, 1:] == PAD, 0.0).sum(dim=1)
 
 
@@ -5433,7 +5328,7 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
 def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
     """A copy of a model that has learnt by DPO to prefer captions to others."""
     before = model
-    model = copy.deepcopy(before)
+    model = copy.deepcopy(before)  # in evaluation mode, as the one before: neither has dropout
     optimizer = torch.optim.Adam(model.parameters(), lr=rate)
     for _ in range(updates):
         pairs = random.choices(better, k=16) + random.choices(worse, k=16)
@@ -5502,14 +5397,17 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# The perplexity of captions by people tells what that has cost. Nothing in the loss asks for good
-# English, except that $\beta$ ties the model to what it was before.
+# The perplexity of captions by people tells what that has cost. Nothing but $\beta$ asks for good English,
+# and where a dog is all that counts, any sentence with a dog will do. This is called *reward hacking*.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste, and models learn by reinforcement to write long chains of thought ([DeepSeek-R1,
-# 2025](https://arxiv.org/abs/2501.12948)). And whoever adapts a large model at home seldom trains all of
-# it: *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for
-# each chosen matrix, the product of two narrow ones that is added to it.
+# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
+# 2024](https://arxiv.org/abs/2402.03300)), from which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
+# has its long chains of thought, a model answers a question several times, and each answer becomes
+# likelier or less likely in proportion to its *advantage*: by how many standard deviations its reward
+# lies above the mean of the group. And whoever adapts a large model at home seldom trains all of it:
+# *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each
+# chosen matrix, the product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5612,8 +5510,9 @@ published("changes")
 # Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
 # shifts. Half of that can go: RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467))
 # neither subtracts nor shifts, and divides by the root mean square. Its authors found it about as good,
-# and faster. Biases have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large
-# training runs steadier without them; in a model of ours `bias=False` in the settings is enough.
+# and faster; made of single operations, as here, it saves no time on the bench. Biases have mostly gone as
+# well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in
+# a model of ours `bias=False` in the settings is enough.
 
 
 # %%
@@ -5634,16 +5533,15 @@ class RMSNorm(nn.Module):
 # ### SwiGLU
 #
 # A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
-# PyTorch calls `F.silu`, is nearly the same curve, but smooth, with a slope on both sides. **SwiGLU**
-# ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes it a gate: one wide layer decides, entry by
-# entry, how much of another gets through,
+# PyTorch calls `F.silu`, is a smooth ReLU with a slope on both sides. **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate, which tells how much of a second layer
+# passes,
 #
 # $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
 # <!-- code: SwiGLU -->
 #
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2. The
-# bench sees no gain. Shazeer's larger models had one, for which he gives no reason but "divine
-# benevolence".
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
+# The bench sees no gain. Shazeer's larger models had one, which he attributes to "divine benevolence".
 
 
 # %%
@@ -5705,20 +5603,56 @@ def the_same_pair_further_on():
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
 # matrices that filter the places out. Rotary positions ([Su et al.,
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. The inner
-# product of a query at $m$ and a key at $n$ then depends on $(m-n)\theta$: only their distance is left,
-# as between the encodings themselves in [Part 2](#positional-encoding). (If you load somebody else's
-# weights, look which features they pair: `rotate` takes neighbours, many libraries the two halves.)
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by
+# the same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore
+# depends on $(m-n)\theta$ alone. (`slower` is for [longer texts](#long-context). If you load weights of
+# others, look which features they pair: `rotate` takes neighbours, many libraries the halves.)
+#
+# <a id="own-part"></a>
+# ### ALiBi, a part of your own
+#
+# One can also make a model short-sighted instead of telling it where its words stand. In *ALiBi* ([Press
+# et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
+# query and key, in every head another amount, and there are no positional encodings at all. That takes
+# one method, and so may an idea of yours. Attention works in three steps, `project`, `attend` and `join`,
+# which a [cache](#cached-decoding) calls one by one, with queries of the newest tokens only. Override a
+# step, therefore, not `forward`, and count places from the end; `cache_agrees` finds mistakes in this.
+
+
+# %%
+class DistanceAttention(MultiHeadedAttention):
+    """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
+        places = torch.arange(k.size(-2), device=k.device)
+        distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
+        heads = torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)
+        rates = 2.0 ** (-8 / self.h * heads)  # (H, 1, 1)
+        return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
+
+
+@example
+def check_a_cache_agrees_with_distances():
+    model = make_model(11, 11, N=2, d_model=16, d_ff=32, h=4)
+    exchange(model, "attention", lambda: DistanceAttention(4, 16))
+    exchange(model, "positions", lambda: nn.Dropout(0.1))
+    assert cache_agrees(model)
+
+
+# %% [markdown]
+# Put such a class and a line with [`name_attention`](#all-together) into a file, say `mine.py`, and
+# `train --parts mine.py --attention NAME` trains a translator with it ([the command
+# line](#command-line)). This one is built in: `train --attention distance --positions none`.
 #
 # ### QK-norm
 #
-# Nothing keeps the matrices of a head from growing during a long training. Let those for queries and
-# keys become ten times as large, and the scores are a hundred times as large; the softmax, as in [Part
-# 1](#why-scale), turns into a choice that no gradient can revise, and a training can diverge ([OLMo
-# 2](https://arxiv.org/abs/2501.00656)). A norm on each query and key undoes any such factor, so that
-# only a learnt scale can still raise the scores. [Henry et al. (2020)](https://arxiv.org/abs/2010.04245)
-# learn a single one; ours is an RMSNorm, as in [Qwen 3](https://arxiv.org/abs/2505.09388). [Kimi
-# K2](https://arxiv.org/abs/2507.20534) shrinks the matrices instead, whenever a score grows too large.
+# In a long training the matrices of a head may grow. If those of queries and keys do so tenfold, scores
+# grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient can
+# revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
+# and key undoes any such factor, so that only a learnt scale can raise the scores ([Henry et al.,
+# 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
+# instead, whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
@@ -5757,16 +5691,15 @@ class NormedAttention(MultiHeadedAttention):
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
 # 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill $128{,}000
-# \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion parameters take
-# 140 GB. That is why it has only eight heads of keys and values, each shared by eight heads of queries,
-# and a cache of 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
+# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
+# $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
+# parameters take 140 GB. That is why eight heads of queries share one of keys and values, which leaves
+# 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
 # 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a single head for all, it is
 # *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
 #
-# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads in
-# a group as one long text instead, $H / \text{groups}$ times as long, and one product compares them with
-# the keys that they share.
+# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads
+# in a group as one long text instead, and one product compares them with the keys that they share.
 
 
 # %% tags=["hide-input"]
@@ -5801,8 +5734,14 @@ class GroupedAttention(MultiHeadedAttention):
 # window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
 # word sees three others, each of them has seen three more in the layer below, so that twelve places back
 # still count after four layers, though only by hearsay. Most models therefore mix windows with full
-# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six layers have a window of 1,024 tokens,
-# on the bench two of four see 32 subwords.
+# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. On
+# the bench two of four keep only 32 of 256 places, which leaves little more than half of the cache.
+#
+# What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
+# say often spend it on the first token, an *attention sink* ([Xiao et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). For this, [gpt-oss](https://arxiv.org/abs/2508.10925) has a
+# learnt score without a value, and others have a gate that closes the head ([Qiu et al.,
+# 2025](https://arxiv.org/abs/2505.06708)).
 #
 # <a id="latent"></a>
 # ### Latent keys and values
@@ -5810,14 +5749,13 @@ class GroupedAttention(MultiHeadedAttention):
 # Keys can also be compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
 # *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step would be slow, and is not needed: for a query $q$, a latent $c$ and the matrix $W$ that makes
-# the keys of a head,
+# every step is slow, and needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
 # so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The two branches of `attend` are the two sides of this equation.
+# into values afterwards. The folded class takes the right side for a single new query, the left for many.
 
 
 # %% tags=["hide-input"]
@@ -5866,22 +5804,27 @@ class LatentAttention(MultiHeadedAttention):
 # Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
 # rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
 # adds a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids
-# instead, and its latents are only as wide as one head, whereas DeepSeek's have the width of four.
+# instead, and its latents are only as wide as one head, whereas DeepSeek's are as wide as four heads.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
 #
 # Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
 # $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
-# query. It can be kept as one matrix, to which each word adds the product of its key and value. This is
-# the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
+# query. It can be kept as one matrix $S$, to which each word adds the product of its key and value. This
+# is the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
 # recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# it has to forget: in *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides
-# how much of the state fades, and more recent layers also overwrite what stood under a similar key. Even
-# so, every fourth layer or so is one that looks back, by latents in [Kimi
-# K3](https://arxiv.org/abs/2607.24653), by sparse attention in
-# [Qwen3.8](https://arxiv.org/abs/2608.30320). *Sparse* attention keeps all keys and reads few of them: in
-# [GLM-5](https://arxiv.org/abs/2602.15763) a cheap scorer picks them for each query.
+# it has to forget. In *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides how
+# much fades; by the *delta rule* it takes out what stood under its key before it writes its value,
+#
+# $$S_t = (I - \beta_t\, k_t^\top k_t)\, S_{t-1} + \beta_t\, k_t^\top v_t,$$
+#
+# where $k_t$ has length one and $\beta_t$ is a gate. *Gated DeltaNet* ([Yang et al.,
+# 2024](https://arxiv.org/abs/2412.06464)) does both, and so does [Kimi Delta
+# Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents
+# in [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by
+# *sparse* attention, which reads few of its keys: a cheap scorer picks them in
+# [GLM-5](https://arxiv.org/abs/2602.15763).
 #
 # ### A mixture of experts
 #
@@ -5927,27 +5870,24 @@ class MixtureOfExperts(nn.Module):
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
 # others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
-# than its share of a batch, and rises when it had less. It counts when experts are chosen, but not in
-# what they return.
-#
-# The largest open models are mixtures; in Kimi K2, 32 billion parameters of a trillion act on a token. The
-# one on the bench gains nothing, perhaps because each expert sees only a quarter of so few tokens.
+# than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
+# they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
+# on a token. The one on the bench gains nothing, perhaps because each sees a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
 #
-# A weight that nothing needs should fade, and the old way was to add a little of each weight to its
-# gradient. But Adam divides whatever it is given by the size of the gradients, the decay included, so
-# that weights with large gradients hardly fade, and those with small ones are soon gone. **AdamW**
-# ([Loshchilov and Hutter, 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all
-# alike. Without decay, the default of our [settings](#settings), it is Adam.
+# By *weight decay*, a weight that nothing needs fades: a little of each weight is added to its gradient.
+# But Adam divides by the size of the gradients, so that weights with large gradients hardly fade, and
+# those with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
+# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike. With a decay of
+# zero, the default of our [settings](#settings), AdamW is Adam.
 #
 # <a id="muon"></a>
 # ### Muon
 #
-# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of the first feed-forward
-# network in the finished translator, from twenty captions. Each of its singular values is the strength
-# of one direction.
+# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of a feed-forward network
+# in the finished translator, from twenty captions. A singular value is the strength of one direction.
 
 
 # %%
@@ -5980,12 +5920,12 @@ def directions_of_a_gradient():
 
 
 # %% [markdown]
-# A few directions hold nearly all of the gradient, and a step along it does little for the others,
-# although a rare word may need just one of those. **Muon** ([Jordan et al.,
-# 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a running mean
-# of the gradients it takes the singular vectors and replaces the values by numbers near one. That needs
-# no decomposition, since an odd polynomial of a matrix leaves its singular vectors as they are and acts
-# on each singular value $s$ alone. Five rounds of
+# A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
+# along it does little for the others, although a rare word may need just one of those. **Muon** ([Jordan
+# et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a
+# running mean of the gradients it takes the singular vectors and replaces the values by numbers near one.
+# That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial
+# acts on each singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
@@ -6031,27 +5971,24 @@ class Muon(torch.optim.AdamW):
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor makes
-# the steps as large as Adam's, so that rate and schedule can stay; it comes from
+# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss. (With `adjust_lr_fn="match_rms_adamw"`, `torch.optim.Muon`, for matrices alone, makes the same
-# steps.)
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` can
+# take the same steps, up to the rounding of bfloat16.)
 #
 # ### Schedules
 #
-# The paper's rate never reaches zero. A straight line to zero does, and so does a cosine, but for both
-# the number of updates must be known in advance. **Warm-up, stable, decay**
-# ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes and falls only
-# at the end: any point of the plateau can be continued, or brought to an end. The authors of [Kimi
-# K3](https://arxiv.org/abs/2607.24653), who tuned it and a cosine, found the cosine better; on the bench
-# the straight line looks better, too.
+# A straight line to zero, or a cosine, must know the number of updates in advance, whereas **warm-up,
+# stable, decay** ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes
+# and falls only at the end. The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a
+# cosine, found the cosine better, and on the bench the straight line looks better, too.
 #
+# <a id="all-together"></a>
 # ### All together
 #
-# The classes of attention above override different steps, so Python can stack them. Each asks the next
-# one to the right first: `ModernAttention` projects to groups, then normalizes, then rotates. With
-# RMSNorm, SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table. Here
-# each part also gets the name by which settings and files know it.
+# A class may inherit from several of those above, and `super()` in one of them is then the next to its
+# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
+# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
 
 
 # %% tags=["hide-input"]
@@ -6085,6 +6022,7 @@ def name_attention(name: str, kind: type, **more) -> None:
 
 
 name_attention("rotary", RotaryAttention)
+name_attention("distance", DistanceAttention)
 name_attention("normed", NormedAttention)
 name_attention("grouped", GroupedAttention)
 name_attention("multi-query", GroupedAttention, groups=1)
@@ -6107,12 +6045,11 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 # <a id="flash"></a>
 # ## FlashAttention
 #
-# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention), and
-# for ten times as many a hundred times as much, although they are needed for nothing but an average.
-# *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by block
-# and keeps, for each query, the highest score so far, the sum of the exponentials, and the average before
-# its division. Only the highest score needs care, since a softmax subtracts it for safety: when a block
-# brings a higher one, what was summed before shrinks by a common factor.
+# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention),
+# and for ten times as many a hundred times as much, although a forward pass needs them for an average
+# only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by
+# block and keeps, for each query, the highest score so far, the sum of the exponentials, and the average
+# before its division. If a block brings a higher score, all that was summed before shrinks alike.
 
 
 # %%
@@ -6142,26 +6079,110 @@ def check_attention_in_blocks_equals_attention():
 
 
 # %% [markdown]
-# The work stays quadratic, but memory is linear in the length, and far less data moves between the GPU's
-# slow and its fast memory. That is why the real kernel, which we take [on a GPU](#faster) from PyTorch's
-# `scaled_dot_product_attention`, is faster than the plain formula even where the table would fit.
+# The work stays quadratic, but memory is linear in the length, even in training, because the backward
+# pass computes the weights anew, block by block, from the sums that were kept. Since far less data moves
+# between the GPU's slow and its fast memory, the real kernel, which we take [on a GPU](#faster) from
+# PyTorch's `scaled_dot_product_attention`, is faster even where the table would fit.
+#
+# <a id="speculative"></a>
+# ## Speculative decoding
+#
+# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
+# would have known it, whereas our model spends a whole pass on it. When a large model writes a single
+# text, most of a pass is waiting until its weights have come from memory, and judging ten tokens takes
+# hardly longer. In *speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) a
+# cheap draft therefore proposes several for it to judge.
+#
+# A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
+# (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
+# refusal the rest is thrown away. Lay $p$ and $q$ over one another as bar charts: where $p$ stands out,
+# the draft proposed too rarely. The token in this place is drawn from what stands out, $\max(0, p - q)$,
+# rescaled. If all pass, the large model adds one of its own.
+
+
+# %%
+def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) -> list[int]:
+    """The tokens that follow in one pass of a large model, from 1 to ahead + 1.
+
+    `probs` gives probabilities after each place of a text (T, V); `draft` after its end (V,).
+    """
+    text = list(written)
+    proposals = []
+    for _ in range(ahead):
+        q = draft(text)
+        token = q.multinomial(1).item()
+        proposals.append((token, q))
+        text.append(token)
+    judged = probs(text)[len(written) - 1 :]  # (ahead + 1, V), all in one pass
+    accepted = []
+    for (token, q), p in zip(proposals, judged, strict=False):
+        if torch.rand(()) * q[token] >= p[token]:  # refused
+            missing = (p - q).clamp(min=0)
+            return [*accepted, missing.multinomial(1).item()]
+        accepted.append(token)
+    return [*accepted, judged[-1].multinomial(1).item()]
+
+
+# %% [markdown]
+# What comes out is distributed as the large model's own draws would be, however bad the draft is. A
+# token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. Refusals are as probable
+# as all that stands out together, so the token drawn then adds $\max(0, p - q)$, and both add up to $p$.
+#
+# For the captions, the draft is the cheapest there is: it has counted which word follows which.
+
+
+# %% tags=["hide-input"]
+@example
+def tokens_of_a_pass():
+    model = trained("train_a_language_model")
+    read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
+    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
+    after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
+    after /= after.sum(dim=1, keepdim=True)
+    device = model.generator.proj.weight.device
+
+    def probs(text: list[int]) -> Tensor:
+        tgt = torch.tensor([text], device=device)
+        states = model(None, tgt, None, subsequent_mask(len(text), device))
+        return model.generator(states[0]).exp().cpu()
+
+    rows = []
+    for ahead in (0, 1, 2, 4, 8):
+        passes = tokens = 0
+        with evaluating(model):
+            for _ in range(50):
+                text = [START]
+                while END not in text and len(text) < 24:
+                    text += speculate(probs, lambda text: after[text[-1]], text, ahead)
+                    passes += 1
+                tokens += text.index(END) if END in text else len(text) - 1
+        rows.append((ahead, passes, tokens / passes))
+    return table(rows, ["proposed", "passes for 50 captions", "tokens of a pass"])
+
+
+# %% [markdown]
+# A draft that knows one word survives only as long as one word is enough. A better draft is a small
+# Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
+# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
 #
-# Speculation helps a single reader. A server has many, and weights that have been read for one text can
-# serve the next token of every other as well. As texts end at different moments, a batch that waited for
-# its longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
+# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*). Where few
+# read, speculation helps most. Where many do, weights that have been read for one text can serve the
+# next token of every other as well. As texts end at different moments, a batch that waited for its
+# longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
 # just arrived takes its place (*continuous batching*, [Yu et al.,
-# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
-# room for their caches. Nobody knows how long an answer will be, and where servers had reserved room for
-# the longest, [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled.
-# Their *vLLM* hands out small *pages* instead, wherever there is room, as an operating system does.
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter
+# of room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
+# (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled. Their *vLLM* hands out
+# small *pages* instead, wherever there is room, as an operating system does.
 #
-# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
-# that comes later; a server that has read its instructions once need not read them again for every
-# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to
-# shrink are the numbers themselves. With the weights of its experts *quantized* to some four bits each,
+# Texts that begin alike can even share pages, since under a causal mask keys and values depend on
+# nothing that comes later: a server reads its instructions once, not for every question ([prefix
+# caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to shrink are the
+# numbers themselves. With the weights of its experts *quantized* to some four bits each,
 # [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
@@ -6169,15 +6190,16 @@ def check_attention_in_blocks_equals_attention():
 #
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary
-# positions, read captions laid end to end, and then the same validation tokens at places that begin at 0,
-# 64, 128 and 192. There a [rotated](#rotary) query meets keys at distances that the model has never seen,
-# and the second model gets two remedies.
+# positions, read captions laid end to end, and then the same validation tokens at places that begin at
+# 0, 64, 128 and 192. More text before them should make them easier; but a [rotated](#rotary) query meets
+# keys there at distances that the model has never seen.
 #
-# *Position interpolation* ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) divides all angles by
-# the factor $s$ by which the text is longer, as if the places stood closer together. A *larger base*,
-# known as *NTK* scaling, divides the slowest angle by $s$ and leaves the fastest as it was, because
-# neighbours must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071))
-# refines that. **Cost: a minute.**
+# Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen
+# et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the
+# text is longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`,
+# known as *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours
+# must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that,
+# and [Llama 3](https://arxiv.org/abs/2407.21783) trains with 500,000. **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6224,11 +6246,11 @@ def beyond_the_training():
 # but the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two
 # layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
-# know; its authors therefore train on with the new angles. The larger base costs little at the beginning
+# know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. Many models get their long context from a brief last training on long texts, and some
-# stretch it further by YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) was trained
-# to 64K tokens and is used to 128K.
+# differences. (Perplexities of 1,000 subwords do not compare with the bench's, nor with those of words.)
+# Many models end their training with long texts, and some stretch the context further by YaRN:
+# [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6239,10 +6261,11 @@ def beyond_the_training():
 # how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
 # taken on the target alone, since the source need not be guessed.
 #
-# What the encoder did must now be done elsewhere. A source word no longer sees what follows it, so *hebt*
-# is finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return each layer of the target reads the source at its own depth, and not only the states
-# of an encoder's last layer.
+# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (a
+# choice: in a *prefix* language model, one of those in [Raffel et al.,
+# 2020](https://arxiv.org/abs/1910.10683), it does), so *hebt* is finished before the model reads *auf*,
+# and whatever *auf* changes has to be worked out in later positions. In return each layer of the target
+# reads the source at its own depth, and not only an encoder's last states.
 
 
 # %% tags=["hide-input"]
@@ -6278,105 +6301,54 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
 # about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
-# serve any task that can be written down. (Large models have mostly gone this way, but not all: in
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) the decoder takes its keys
-# and values from the last states of an encoder, although a causal one.)
+# serve any task that can be written down. Large models have mostly gone this way, though in
+# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) a decoder takes its keys
+# and values from the last states of an encoder, if a causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
 #
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
-# in terms of [the changes above](#since-2017). In which column do the models since Llama 3 agree most,
-# and in which least?
+# in terms of [the changes above](#since-2017), with their sources; a dash where none tells. A norm stands
+# before a sub-layer (*pre*), at its end before the sum (*out*), or behind the sum (*post*). GELU, like
+# Swish, is a smooth ReLU, and ReLU² its square; what ends in GLU is gated, by a bounded Swish in SiTU-GLU.
+# MHA has keys and values for each head, GQA for each group of heads, MQA for all together, MLA as
+# [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are merged. "5 of 6"
+# counts layers, and 8/256 + 1 experts: 8 of 256 for each token, and one for all. In which column do the
+# models since Llama 3 agree most, and in which least?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
 # | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
-# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | [GELU](https://github.com/openai/gpt-2/blob/master/src/model.py) | [learnt](https://github.com/openai/gpt-2/blob/master/src/model.py) | MHA | none | 1K | – |
-# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | [RMSNorm, pre](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | SwiGLU | rotary | GQA | none | 128K | AdamW |
-# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | [RMSNorm, pre](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
-# | [Gemma 3](https://arxiv.org/abs/2503.19786) | 2025 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | none | 128K | – |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), [code](https://github.com/openai/gpt-2/blob/master/src/model.py) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783), [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437), [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
+# | [Gemma 3](https://arxiv.org/abs/2503.19786), [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | 2025 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
-# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | rotary, 3 of 4 | GQA | none | 128K | AdamW |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25) | [SwiGLU](https://github.com/MoonshotAI/Kimi-K2) | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | 2025 | RMSNorm, pre | SwiGLU | rotary, 3 of 4 | GQA | none | 128K | AdamW |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
-# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | [RMSNorm, out](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3) | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | [64K](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | [AdamW](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) |
-# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [SwiGLU](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | [rotary](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | MLA, sparse | [8/256 + 1](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | [GeGLU](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | rotary | [GQA, QK-norm; 5 of 6: window 1,024](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [8/128 + 1](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4) | [256K](https://ai.google.dev/gemma/docs/core) | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | [RMSNorm, pre](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
-# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | [RMSNorm, pre](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
-# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | [GQA, QK-norm, sparse; 3 of 4: recurrent](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp) | [10/512 + 1](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | [256K](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | Muon |
-#
-# <details><summary>What the entries mean</summary>
-#
-# *Norm*: of the input of a sub-layer (pre), of its output before the sum (out), of the sum (post).
-# *Feed-forward*: what ends in GLU is gated. *Attention*: keys and values for each
-# [head](#multi-head-attention) (MHA), for each group of heads (GQA), one for all (MQA), or cached as one
-# short vector (MLA). QK-norm: queries and keys are normed, too. Window: only the nearest keys. Sparse: a
-# query picks some keys. Compressed: neighbouring keys are merged. Recurrent: a [state of fixed
-# size](#recurrent) replaces them. "5 of 6" counts layers. *Experts*: 8 of 256 for each token, plus one for
-# all tokens. A link in a cell leads to its source; the other cells come from what the model's name links
-# to. A dash: not stated, or no source found.
-#
-# </details>
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
+# | [GLM-5](https://arxiv.org/abs/2602.15763), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B, [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4), [docs](https://ai.google.dev/gemma/docs/core) | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653), [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
-# keys, at least in some layers. (Layers without positions rely on the causal mask, under which a word
-# that sees more stands further on.) They disagree most about attention, where nearly all that they do
-# serves a smaller [cache](#cached-decoding) or less to read from it: heads share keys, a short vector
-# replaces them, most layers forget what is far away, or a query picks a few. One change has no column:
-# subwords, often more than 100,000 of them, have mostly been built from *bytes* since GPT-2, so that no
-# text is unknown.
-#
-# <a id="own-part"></a>
-# ## A part of your own
-#
-# Instead of telling a model where its words stand, one can make it short-sighted. In *ALiBi* ([Press et
-# al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, in every head another amount, and there are no positional encodings at all.
-#
-# To try an idea of this kind, write a class and [exchange](#exchange) the model's own for it. For
-# attention, override `attend`, which receives queries, keys, values, and a mask or None, and returns the
-# output and the weights. A [cache](#cached-decoding) calls `project`, `attend` and `join` one by one, so
-# a change in `forward` would be lost on it; and it brings fewer queries than keys, because only the
-# newest tokens ask: $T$ of them, at the last $T$ of the $S$ positions. `cache_agrees` finds mistakes in
-# this.
-
-
-# %%
-class DistanceAttention(MultiHeadedAttention):
-    """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        places = torch.arange(k.size(-2), device=k.device)
-        distance = (places[-q.size(-2) :].unsqueeze(1) - places).abs()  # (T, S)
-        heads = torch.arange(1, self.h + 1, device=k.device).view(-1, 1, 1)
-        rates = 2.0 ** (-8 / self.h * heads)  # (H, 1, 1)
-        return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
-
-
-name_attention("distance", DistanceAttention)
-
-
-@example
-def check_a_cache_agrees_with_distances():
-    config = ModelConfig(N=2, d_model=16, d_ff=32, h=4, attention="distance", positions="none")
-    assert cache_agrees(build_model(config, 11, 11))
-
-
-# %% [markdown]
-# Put your class and a line with `name_attention` into a file, say `mine.py`, and `train --parts mine.py`
-# with `--attention NAME` trains a translator with it ([the command line](#command-line)); for this one,
-# which is built in, `train --attention distance --positions none` will do.
+# keys, at least in some layers. (Without positions, a layer can tell from the causal mask how far on a
+# word stands.) They disagree most about attention, where nearly all that they do serves a smaller
+# [cache](#cached-decoding) or less to read from it. One change has no column: since GPT-2 subwords,
+# often more than 100,000, have mostly been built from *bytes*, so that no text is unknown.
 #
 # <a id="remained"></a>
 # ## What has remained
 #
-# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
-# code of these models, because its plan has held. Attention mixes the positions, a network works on each
-# of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Where somebody bends the plan, it can still be recognized: in
+# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read
+# the code of these models, because its plan has held. Attention mixes the positions, a network works on
+# each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
+# stacked. Even where the plan bends it can be recognized: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
 # layers of Kimi K3 attend to what earlier ones wrote.
 #
@@ -6386,15 +6358,11 @@ def check_a_cache_agrees_with_distances():
 # <a id="try-today"></a>
 # ## Try it
 #
-# 1. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
-# 2. A model has 32 heads of queries in 8 groups. How much smaller does its cache become, and which of the
-#    attention's four matrices shrink, too?
+# Why may rotated keys stay in a cache, although every new query stands at another distance from them?
 #
-# <details><summary>Answers</summary>
+# <details><summary>Answer</summary>
 #
-# 1. A key is rotated by its own place alone, and that does not change. The distance arises in the
-#    product with the query.
-# 2. The cache shrinks to a quarter, and so do $W^K$ and $W^V$. $W^Q$ and $W^O$ stay.
+# A key is rotated by its own place alone, which stays. The distance arises in the product with the query.
 #
 # </details>
 #
