@@ -5440,8 +5440,9 @@ published("changes")
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
 # subwords and laid end to end in streams of 256. All make 750 updates with the same batches, which are
-# three passes over half a million tokens, without label smoothing. Where attention loses parameters, a
-# wider feed-forward network makes up for them; of a mixture we count those that act on a token.
+# three passes over half a million tokens, without label smoothing. Their perplexity is per subword and
+# does not compare with that of the models of words above. Where attention loses parameters, a wider
+# feed-forward network makes up for them; of a mixture we count those that act on a token.
 #
 # <details><summary>All numbers: parameters, speed, cache</summary>
 #
