@@ -5198,8 +5198,8 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# The demonstration was told by a German sentence what the picture shows. This model has to guess that as
-# well: compare its perplexity with [the demonstration's](#demonstration).
+# The [demonstration](#demonstration) was told by a German sentence what the picture shows, which this
+# model has to guess as well.
 #
 # <a id="sampling"></a>
 # ## Sampling
@@ -5213,7 +5213,8 @@ def train_a_language_model():
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
 # kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 was asked for:
-# [label smoothing](#label-smoothing), in this model as in ours, gives the wrong tokens a tenth.
+# [label smoothing](#label-smoothing), with which all models of words here are trained, gives a tenth to
+# the wrong tokens.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5280,7 +5281,7 @@ def captions_that_nobody_wrote():
 # because a small one is cheap to serve.
 #
 # > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
-# > its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads patches of an image as if they were words.
+# > its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads features of image patches as if they were words.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5301,9 +5302,9 @@ def captions_that_nobody_wrote():
 #
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
 # $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect reward at
-# a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one shows the rewards: up to a
-# constant, they are $\beta \log(\pi / \pi_0)$, and put into $\sigma$ they give the loss. The smaller
-# $\beta$, the further $\pi$ may go.
+# a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$, so
+# that $r = \beta \log(\pi / \pi_0)$ plus a constant, which both answers share. It cancels in $d$, and $d$
+# put into $\sigma$ gives the loss. The smaller $\beta$, the further $\pi$ may go.
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
 # same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5398,7 +5399,8 @@ def prefer_dogs():
 
 # %% [markdown]
 # The perplexity of captions by people tells what that has cost. Nothing but $\beta$ asks for good English,
-# and where a dog is all that counts, any sentence with a dog will do. This is called *reward hacking*.
+# and where a dog is all that counts, any sentence with a dog will do. That is *reward hacking*, unless the
+# model has merely learnt its few dogs by heart, each of which it sees dozens of times.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
@@ -5478,29 +5480,30 @@ published("changes")
 # **What the bench says.** Rotary positions and ALiBi stand far outside the band: captions that are laid
 # end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
 # nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon, which takes its price in speed, and AdamW, perhaps because so small a text is read three times.
+# Muon, whose price in speed is paid once an update and so falls with larger batches, and AdamW, perhaps
+# because so small a text is read three times.
 # SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
 # QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. That
-# goes even for a single head of keys, although its cache is a quarter of ours, which lets it write more
-# than half as fast again: 11,500 tokens a second against 7,000.
+# goes even for a single head of keys, although its cache is a quarter of ours, which lets it write 1.6
+# times as fast: 11,500 tokens a second against 7,000.
 #
 # **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
 # gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
-# do gains add up: Muon alone takes 7% off the perplexity, whereas the last row, which has Muon, weight
-# decay and six more changes on top of rotary positions, is only 4% below those. What counts for your
-# model is the gain on top of the parts that you will keep. One more line in `ROWS` of
-# `tools/results/bench.py`, say `"attention": "rotary"` with Muon, and `python -m tools.results.bench
-# train ROW SEED` measure it in some ten minutes.
+# does the last row tell which parts to take, since it has winners and losers on top of rotary positions:
+# if each took off the share that it does alone, its perplexity would be 18.7, and it is 19.0. What counts
+# for your model is the gain on top of the parts that you will keep. One more line in `ROWS` of
+# `tools/results/bench.py` and `python -m tools.results.bench train ROW SEED` measure it in some ten
+# minutes.
 #
-# **What it cannot say.** The learning rate was chosen for the first row (Adam, and a straight line to
-# zero after the warm-up), so a change that would rather have another one looks worse than it is. Where a
-# row has one seed, it may have had as much luck as the band is wide. And none of these short runs
-# diverged, which is what several changes are to prevent. The sections below tell why large models have
-# them all the same.
+# **What it cannot say.** The learning rate (0.014 at its peak) was chosen for the first row, so a change
+# that would do better at another rate looks worse than it is. A row with one seed may have had as much
+# luck as the band is wide. In a stream of captions hardly any word depends on one that stands far back,
+# and a cache that forgets is not punished. And none of these short runs diverged, which is what several
+# changes are to prevent. The sections below tell what large models have them for.
 #
-# If we had to choose today, for a small model: relative positions first, for what they gain; then grouped
-# keys, for what they save; RMSNorm and no biases, because they are simpler and cost nothing; and Muon,
-# where a slower step pays.
+# If we had to choose today, for a small model: rotary positions or ALiBi first, for what they gain; then
+# grouped keys, for what they save; RMSNorm and no biases, because they are simpler and seem to cost
+# nothing; and weight decay or Muon.
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
@@ -5542,7 +5545,7 @@ class RMSNorm(nn.Module):
 # <!-- code: SwiGLU -->
 #
 # With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
-# The bench sees no gain. Shazeer's larger models had one, which he attributes to "divine benevolence".
+# On the bench it comes out a little worse. Shazeer's larger models gained, which he attributes to "divine benevolence".
 
 
 # %%
@@ -5873,7 +5876,7 @@ class MixtureOfExperts(nn.Module):
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
 # than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
 # they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
-# on a token. The one on the bench gains nothing, perhaps because each sees a quarter of so few tokens.
+# on a token. The one on the bench comes out worse, perhaps because each sees a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW

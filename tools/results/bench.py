@@ -47,6 +47,7 @@ class Row:
 # has three matrices instead of two.
 ROWS = {
     "base": Row("no change: Parts 1 and 2"),
+    "no-positions": Row("no positions", {"positions": "none"}),
     "rms": Row("RMSNorm", {"norm": "rms"}),
     "swiglu": Row("SwiGLU", {"feed_forward": "swiglu", "d_ff": 344}),
     "rotary": Row("rotary positions", {"attention": "rotary", "positions": "none"}),
@@ -74,6 +75,18 @@ ROWS = {
         optimizer="muon",
         weight_decay=0.1,
         schedule="stable_decay",
+    ),
+    "choice": Row(
+        "our choice",
+        {
+            "norm": "rms",
+            "attention": "rotary-grouped",
+            "positions": "none",
+            "bias": False,
+            "d_ff": 576,
+        },
+        optimizer="muon",
+        weight_decay=0.1,
     ),
 }
 
