@@ -21,8 +21,9 @@
 # ![A German sentence above, Ein kleines Mädchen hebt einen roten Ball auf, and below it what the model wrote, A little girl raises a red ball. Curves lead from each English piece to the German pieces that it looked at, thicker where it looked more: from red to roten, from ball to Ball, from the first half of raises to hebt, and from the full stop to auf.](images/first-translation.svg)
 #
 # <a id="figure-first-translation"></a>
-# **Figure.** Attention from English to German, in the model's last layer, averaged over its heads.
-# The thicker a curve, the more the model looked. Which words belong together it found out by itself,
+# **Figure.** From each English word, curves lead to the German words that the model looked at while it
+# wrote it, in its last layer, averaged over its heads. The thicker a curve, the more it looked; the
+# warmer its ground, the less sure of a word it was. Which words belong together it found out by itself,
 # while it learnt to translate.
 #
 # Look for *auf*, the last German word. *Hebt … auf* is a single verb, to pick up, which German splits

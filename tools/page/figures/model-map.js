@@ -86,6 +86,9 @@ export function ModelMap({ scene: first }) {
   const source = { language: READS.code, chosen: scene.encoder, onChoose: choosing("encoder") };
   const target = { language: WRITES.code, chosen: scene.decoder, onChoose: choosing("decoder") };
   const { cuts, translation, intact } = scene;
+  const caption = isCut(cuts, scene.place, scene.layer)
+    ? ["Unplugged: whatever it finds,", "nothing of it is passed on."]
+    : captionOf(scene, stops[stopAt(stops, scene)]);
   const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
   return html`<div class=${classes({ "model-map": true, open: isOpen })}>
     <div class="words">
@@ -109,7 +112,7 @@ export function ModelMap({ scene: first }) {
       </div>
       <div class="panel">
         <div class="head"><${Controls} player=${player} /><${Button} class="close" aria-label="Close" onClick=${() => setClosed(player.turn)}>✕<//></div>
-        <${Panel} scene=${scene} section=${first.sections[scene.place]} caption=${captionOf(scene, stops[stopAt(stops, scene)])} />
+        <${Panel} scene=${scene} section=${first.sections[scene.place]} caption=${caption} />
       </div>
     </div>
   </div>`;

@@ -17,6 +17,7 @@ import { BANK, thrown, withWord, wordsOf } from "./words.js";
 
 const BEFORE = 150; // milliseconds in sight, before it writes by itself
 const PACE = 280; // milliseconds for a word
+const SEND = globalThis.navigator?.share ? "Send this" : "Copy a link";
 const MOTIVE = "Type German, touch a word, or blindfold the model.";
 
 /** A button that throws another caption. */
@@ -220,7 +221,7 @@ export function Translator({ scene: first }) {
     const done = shared ?? navigator.clipboard?.writeText(url) ?? Promise.reject();
     setSent(
       await done.then(
-        () => (shared ? "Sent" : "Copied"),
+        () => (shared ? "Sent" : "Link copied"),
         ({ name } = {}) => (name === "AbortError" ? null : "It is in the address bar"),
       ),
     );
@@ -260,7 +261,7 @@ export function Translator({ scene: first }) {
   const nameOf = (piece) =>
     classes({ now: words[shown].includes(piece), later: busy && piece > (words[count - 1]?.at(-1) ?? -1) });
   const isStale = !sentence.typed.trim() || (scene === first && choice.text !== scene.text); // a friend's is on its way
-  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, stale: isStale })} ref=${figure}>
+  return html`<div class=${classes({ translator: true, playing: player.playing, stays, opening, stale: isStale, waiting: translator.busy })} ref=${figure}>
     <p class=${classes({ motive: true, game: Boolean(game) })} role="status">
       ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
     </p>
@@ -278,7 +279,7 @@ export function Translator({ scene: first }) {
     <div class="controls">
       <p class="verdict">${(!asked && verdict) || reads} ${telling && html`<${Button} onClick=${() => sentence.write(telling)}>Try: <span lang=${READS.code}>${telling}</span><//>`}</p>
       <${Play} player=${player} />
-      <${Button} class="send" title="A link to what you see" onClick=${send}>${sent ?? "Send this"}<//>
+      <${Button} class="send" title="A link to what you see" onClick=${send}>${sent ?? SEND}<//>
       <${Button} off=${!touched || secret} onClick=${takeBack}>Take it back<//>
       <${Die} onThrow=${() => sentence.write(thrown(sentence.typed.trim()))} />
     </div>
