@@ -176,6 +176,7 @@ def test_a_watched_run_learns_the_same_and_its_notes_go_on_record(
 ):
     monkeypatch.setattr(learning, "SENTENCES", at.builtin_corpus()["train"][0][:1])
     monkeypatch.setattr(learning, "MOMENTS", (0, 2))
+    monkeypatch.setattr(learning, "EPOCHS", (1, 2, 3))
     name = "subwords-1"
     monkeypatch.setattr(plan, "WATCHED", name)
     train.train(name)

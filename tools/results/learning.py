@@ -18,7 +18,8 @@ from tools import records
 from tools.results.faults import FAULTS, SOUND, Fault, planted
 from tools.results.plan import SEEDS
 
-MOMENTS = (0, 3, 10, 30, 100, 300, 1000)  # updates; and the end of each epoch
+MOMENTS = (0, 3, 10, 30, 100, 300)  # updates
+EPOCHS = (1, 2, 4, 8, 16, 32)
 SENTENCES = (
     "Ein kleines Mädchen hebt einen roten Ball auf.",
     "Ein alter Mann, der eine Zeitung liest, sitzt auf einer Bank.",
@@ -55,10 +56,11 @@ def train_watched(config: at.Config, folder: Path) -> None:
     notes = folder.with_name(f"{folder.name}-learning.json")
     step = run.scheduler.step
     of_epoch = at.updates_per_epoch(run.config, run.train)
+    moments = {*MOMENTS, *(epochs * of_epoch for epochs in EPOCHS)}
 
     def step_and_look() -> None:
         step()
-        if run.scheduler.last_epoch in MOMENTS or run.scheduler.last_epoch % of_epoch == 0:
+        if run.scheduler.last_epoch in moments:
             look(run, notes)
 
     if not run.history:

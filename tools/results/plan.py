@@ -106,8 +106,7 @@ TRIALS = {  # the rows of their table: a run, and what it tries
     "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
 }
-WATCHED = "base-seed-1"  # learning.json shows how it learns
-RUNS[WATCHED] = recipe(epochs=5, warmup=None, factor=None)
+WATCHED = FULL[0]  # learning.json shows how it learns
 
 # What a sceptic asks ------------------------------------------------------------------------------
 
