@@ -5425,9 +5425,9 @@ def prefer_dogs():
 # - said to be as good with a smaller cache: **grouped keys** (several heads share them, or even all),
 #   **windows** (half of the layers see the last 32 tokens only), **latents** (one narrow vector, from
 #   which the keys and values of all heads are made);
-# - said to be simpler or steadier: **RMSNorm** (no mean is subtracted), **QK-norm** (queries and keys are
-#   normalized), **no biases**, **AdamW** with weight decay, a **plateau** (the learning rate stays at its
-#   peak for most of the training).
+# - said to be simpler or steadier: **no positions** (the causal mask alone gives them away), **RMSNorm**
+#   (no mean is subtracted), **QK-norm** (queries and keys are normalized), **no biases**, **AdamW** with
+#   weight decay, a **plateau** (the learning rate stays at its peak for most of the training).
 #
 # Which one lowers the perplexity most? Which do nothing at all? And is there one that makes it worse?
 
@@ -5454,6 +5454,7 @@ published("changes")
 # | one change | perplexity | seeds | parameters | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | --- | ---: | ---: | ---: | ---: |
 # | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,646 (6,118–6,731) | 6,980 (6,777–7,090) | 4,096 |
+# | no positions | 28.6 | 1 | 1.05 M | – | – | – |
 # | RMSNorm | 26.7 | 1 | 1.05 M | 6,370 (6,134–6,457) | 6,912 (6,587–7,034) | 4,096 |
 # | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,673 (6,428–6,890) | 6,905 (6,669–7,032) | 4,096 |
 # | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,387 (6,312–6,511) | 6,719 (6,297–6,887) | 4,096 |
@@ -5472,17 +5473,17 @@ published("changes")
 #
 # Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts of 256 tokens with a cache.
 #
-# *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 3968189, 273f2d8*
+# *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 6e198d5, 3968189, 273f2d8*
 #
 # <!-- end of results: bench -->
 #
 # </details>
 #
 # **What the bench says.** Rotary positions and ALiBi stand far outside the band: captions that are laid
-# end to end begin at arbitrary places, so where a word stands in its stream probably tells next to
-# nothing, whereas a distance always does. Windows, which favour what is near, gain as well, and so do
-# Muon, whose price in speed is paid once an update and so falls with larger batches, and AdamW, perhaps
-# because so small a text is read three times.
+# end to end begin at arbitrary places, so where a word stands in its stream tells little (without any
+# positions the model is only a little worse), whereas a distance always does. Windows, which favour what
+# is near, gain as well, and so do Muon, whose price in speed is paid once an update and so falls with
+# larger batches, and AdamW, perhaps because so small a text is read three times.
 # SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
 # QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. That
 # goes even for a single head of keys, although its cache is a quarter of ours, which lets it write 1.6
