@@ -128,6 +128,10 @@ def test_a_finger_drags_without_scrolling(browser, figures_page):
     tab = watched(browser, figures_page, viewport={"width": 390, "height": 844}, has_touch=True)
     handle = slider(figure(tab, "by-hand"), "query")
     handle.evaluate("handle => handle.scrollIntoView({ block: 'center' })")
+    box = figure(tab, "by-hand")
+    dot = box.locator(".plane .dot").nth(1).bounding_box()
+    tab.touchscreen.tap(dot["x"] + 15, dot["y"] + 15)  # beside it
+    assert box.locator(".asking [aria-pressed=true]").inner_text() == "kleines"
     before, scrolled = handle.get_attribute("aria-valuetext"), tab.evaluate("scrollY")
     fingers = tab.context.new_cdp_session(tab)
 
@@ -143,8 +147,4 @@ def test_a_finger_drags_without_scrolling(browser, figures_page):
     touch("touchEnd")
     assert handle.get_attribute("aria-valuetext") != before
     assert tab.evaluate("scrollY") == scrolled
-    box = figure(tab, "by-hand")
-    dot = box.locator(".plane .dot").nth(1).bounding_box()
-    tab.touchscreen.tap(dot["x"] + 15, dot["y"] + 15)  # beside it
-    assert box.locator(".asking [aria-pressed=true]").inner_text() == "kleines"
     assert tab.faults == []
