@@ -113,12 +113,14 @@ WATCHED = FULL[0]  # learning.json shows how it learns
 PAPER = "paper-schedule-1"
 RUNS |= {OUTSIDE.runs[0]: recipe(), PAPER: recipe(schedule="inverse_sqrt")}
 
-FACTORS = (0.375, 0.75, 1.5)  # of the learning rate
-NORM_ORDERS = {True: "pre-norm", False: "post-norm"}
+ORDERS = {  # of a norm and its sub-layer: a run for each factor of the learning rate
+    "pre-norm": {0.375: "pre-norm-0.375", 0.75: "search-base", 1.5: "pre-norm-1.5"},
+    "post-norm": {factor: f"post-norm-{factor}" for factor in (0.375, 0.75, 1.5)},
+}
 RUNS |= {
-    f"{name}-{factor}": trial(norm_first=norm_first, factor=factor)
-    for norm_first, name in NORM_ORDERS.items()
-    for factor in FACTORS
+    run: trial(norm_first=order == "pre-norm", factor=factor)
+    for order, runs in ORDERS.items()
+    for factor, run in runs.items()
 }
 
 HALF_BATCH = {"batch_tokens": 1280, "warmup": 500}
@@ -135,11 +137,10 @@ RUNS |= {name: trial(**HALF_BATCH | change) for name, change in IDEAS.items()}
 
 def beside(run: str) -> set[str]:
     """The runs that stand in one table with a run, and itself."""
-    orders = {f"{name}-{factor}" for name in NORM_ORDERS.values() for factor in FACTORS}
     tables = (
         {run for row in scored() for run in row.runs} | {PAPER},
         {*TRIALS},
-        orders,
+        {run for runs in ORDERS.values() for run in runs.values()},
         {"search-batch-1280", *IDEAS},
     )
     return {run}.union(*(table for table in tables if run in table))

@@ -2,6 +2,7 @@
 
 from statistics import mean
 
+import the_annotated_transformer as at
 from tools import records
 from tools.results import plan
 from tools.results.score import score_of, scores
@@ -144,6 +145,17 @@ def choices() -> str:
         numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}"
         rows.append([str(last["epoch"]), plan.TRIALS[name], *numbers])
     return table(["epochs", "settings", "updates", "BLEU"], rows)
+
+
+def norm_orders() -> str:
+    """Validation BLEU of trials of both norm orders, by their highest learning rates."""
+    rows = []
+    for order, names in plan.ORDERS.items():
+        runs = runs_that_compare(names.values()).values()
+        settings = [run["summary"]["settings"] for run in runs]
+        peaks = [at.rate(x["warmup"], x["d_model"], x["factor"], x["warmup"]) for x in settings]
+        rows.append([order, *(f"{run['log'][-1]['bleu']:.1f}" for run in runs)])
+    return table(["", *(f"{peak:.4f}" for peak in peaks)], rows)
 
 
 def heads() -> str:
