@@ -115,7 +115,7 @@ RUNS |= {OUTSIDE.runs[0]: recipe(), PAPER: recipe(schedule="inverse_sqrt")}
 
 ORDERS = {  # of a norm and its sub-layer: a run for each factor of the learning rate
     "pre-norm": {0.375: "pre-norm-0.375", 0.75: "search-base", 1.5: "pre-norm-1.5"},
-    "post-norm": {factor: f"post-norm-{factor}" for factor in (0.375, 0.75, 1.5)},
+    "post-norm": {factor: f"post-norm-{factor}" for factor in (0.1875, 0.375, 0.75)},
 }
 RUNS |= {
     run: trial(norm_first=order == "pre-norm", factor=factor)

@@ -149,12 +149,14 @@ def choices() -> str:
 
 def norm_orders() -> str:
     """Validation BLEU of trials of both norm orders, by their highest learning rates."""
+    factors = sorted({factor for names in plan.ORDERS.values() for factor in names})
     rows = []
     for order, names in plan.ORDERS.items():
-        runs = runs_that_compare(names.values()).values()
-        settings = [run["summary"]["settings"] for run in runs]
-        peaks = [at.rate(x["warmup"], x["d_model"], x["factor"], x["warmup"]) for x in settings]
-        rows.append([order, *(f"{run['log'][-1]['bleu']:.1f}" for run in runs)])
+        runs = runs_that_compare(names.values())
+        last = {factor: runs[name]["log"][-1]["bleu"] for factor, name in names.items()}
+        rows.append([order, *(f"{last[f]:.1f}" if f in last else "–" for f in factors)])
+    base = plan.trial()
+    peaks = [at.rate(base.warmup, base.d_model, factor, base.warmup) for factor in factors]
     return table(["", *(f"{peak:.4f}" for peak in peaks)], rows)
 
 
