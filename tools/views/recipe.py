@@ -2,6 +2,7 @@
 
 from statistics import mean
 
+import the_annotated_transformer as at
 from tools import records
 from tools.results import plan
 from tools.results.score import score_of, scores
@@ -144,6 +145,19 @@ def choices() -> str:
         numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}"
         rows.append([str(last["epoch"]), plan.TRIALS[name], *numbers])
     return table(["epochs", "settings", "updates", "BLEU"], rows)
+
+
+def norm_orders() -> str:
+    """Validation BLEU of trials of both norm orders, by their highest learning rates."""
+    factors = sorted({factor for names in plan.ORDERS.values() for factor in names})
+    rows = []
+    for order, names in plan.ORDERS.items():
+        runs = runs_that_compare(names.values())
+        last = {factor: runs[name]["log"][-1]["bleu"] for factor, name in names.items()}
+        rows.append([order, *(f"{last[f]:.1f}" if f in last else "–" for f in factors)])
+    base = plan.trial()
+    peaks = [at.rate(base.warmup, base.d_model, factor, base.warmup) for factor in factors]
+    return table(["", *(f"{peak:.4f}" for peak in peaks)], rows)
 
 
 def heads() -> str:

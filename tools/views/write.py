@@ -23,7 +23,7 @@ def address() -> str:
 
 FILLED: dict[str, tuple[Callable[[], str], ...]] = {
     "the_annotated_transformer.py": (
-        recipe.one_sequence,
+        recipe.one_sequence, recipe.norm_orders,
         copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.systems, recipe.heads,
         recipe.int8,
