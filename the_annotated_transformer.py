@@ -4361,9 +4361,9 @@ def scores_of_the_model_at_hand():
         (translator_at_hand(), beam_search, "beam of 4, α = 0.6"),
     ):
         _, scores = score(translator, corpus.pairs("val"), decode)
-        rows.append((translator.name, search, scores["BLEU"], scores["chrF"]))
+        rows.append((translator.name, search, scores["pairs"], scores["BLEU"], scores["chrF"]))
     caption = f"{corpus.name}, validation split, {scores['signature']}"
-    return table(rows, ["model", "search", "BLEU", "chrF"], caption)
+    return table(rows, ["model", "search", "pairs", "BLEU", "chrF"], caption)
 
 
 # %% [markdown]
@@ -4386,10 +4386,10 @@ def scores_of_the_model_at_hand():
 #
 # <!-- end of results: choices -->
 #
-# **More epochs** seem to want **more dropout**. In eight epochs, 0.25 scores 2.2 less than 0.15; in 32,
-# where the batch is half as large, it scores 1.3 more than 0.1, and with the recipe's two other seeds 1.8
-# and 2.1. After eight of those 32 epochs, their logs say, the run with 0.1 is still ahead, by 37.0 to
-# 35.8. The dropout that looks best in a short run need not be the best in a long one.
+# **More epochs** may want **more dropout**. In the short runs 0.25 scores 2.2 less than 0.15. In the long
+# ones, where the batch is half as large, it scores 1.3 more than 0.1, and so do the recipe's two other
+# seeds, by 1.8 and 2.1; after eight of those 32 epochs, their logs say, 0.1 is still ahead, by 37.0 to
+# 35.8. But all three are compared with the same run, which may have been unlucky.
 #
 # **Half the batch** scores 1.5 more, which may be luck, and means twice the updates. The recipe scores
 # another 2.8 more, but since it has four times the epochs *and* more dropout, the trials cannot say which
@@ -4398,9 +4398,9 @@ def scores_of_the_model_at_hand():
 # <a id="step-by-step"></a>
 # ## What each step is worth
 #
-# Now the devices of Part 7, one by one. The first three rows are nine models, three seeds each, with
-# almost equally many updates, which decode greedily with the best of their last six epochs by validation
-# BLEU. The rows below reuse the models of the third. A score is the mean over the seeds, with their range
+# Now the devices of Part 7, one by one. The first three rows are nine models, three seeds each. They are
+# trained with almost equally many updates, and decode greedily with the weights of that one of their last
+# six epochs that is best on the validation split. The rows below reuse the models of the third. A score is the mean over the seeds, with their range
 # in brackets; a gain is over the row above, before rounding, with an interval of 95%.
 #
 # <!-- results: steps -->
@@ -4420,21 +4420,20 @@ def scores_of_the_model_at_hand():
 # beats the best of those without, on both test sets, and no interval includes zero. Subwords gain most,
 # although we cannot tell their share from that of another dropout and fewer weights; the beam costs no
 # training at all, only time. With **one matrix**, too, the worst beats the best, but one of its intervals
-# includes zero, and dropout was chosen in its favour. All three gain more on test 2017, in BLEU and in
-# chrF, as if they helped most with text that is less familiar. Averaging and another $\alpha$ change
-# nothing that we could tell from chance.
+# includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change nothing that
+# we could tell from chance.
 #
 # <a id="sceptic"></a>
 # A sceptic asks:
 #
 # - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
-#   split, with one seed, and so was $\alpha = 1$, the best value at which repetition does [not yet
-#   pay](#beam-search).
+#   split, with one seed, and so was $\alpha = 1$, the best of those that a model cannot exploit by
+#   [repeating itself](#beam-search).
 # - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we draw
-#   runs and sentences anew, with replacement, ten thousand times, the same sentences for both rows: a
-#   paired *bootstrap* ([Koehn, 2004](https://aclanthology.org/W04-3250/)). The middle 95% of the gains
-#   are the interval. Drawn from three runs it is likely too narrow, so we count nothing on the strength
-#   of 0.02 to 0.4.
+#   sentences anew, with replacement, ten thousand times and the same for both rows, as in the paired
+#   *bootstrap* of [Koehn (2004)](https://aclanthology.org/W04-3250/), and runs as well. The middle 95% of
+#   the gains are the interval. Drawn from three runs it is likely too narrow, so we count nothing on the
+#   strength of an interval alone: the runs of both rows have to lie apart, too.
 # - **And where there is one seed?** The nine models of the first three rows tell how far two runs differ
 #   by chance: within a row, their validation BLEU has a standard deviation of 0.43, so (by Student's $t$,
 #   since nine are few) one pair in twenty is more than 1.5 apart. To be safe, we ask for two points.
@@ -4469,9 +4468,9 @@ def is_it_luck():
 
 
 # %% [markdown]
-# Each interval alone is wider than the gain. But a draw of easy captions flatters both searches alike, so
-# the last column compares them draw by draw. It is the probability of a gain like this one if the beam
-# were no better.
+# Each interval alone is wider than the gain. But easy captions flatter both searches alike, so
+# the last column compares them draw by draw: it is the probability of a gain at least this large if the
+# beam were no better. These draws are of sentences only, for one model.
 #
 # <a id="outside"></a>
 # ## Beside other people's systems
@@ -4479,7 +4478,7 @@ def is_it_luck():
 # Is 42 a good score? Papers nearly always translate Multi30k out of English. But there are public
 # systems whose translations of these two test sets from German are on file, scored against the same
 # references with the same settings (of sacreBLEU 2.3.1). Ours plays at home: its training captions
-# come from the collection of test 2016, whereas those two, as far as we know, were neither shown nor
+# come from the collection of test 2016, whereas the last two, as far as we know, were neither shown nor
 # tuned to captions of Multi30k. The tutorial's Transformer has learnt from the same captions as ours;
 # its score is of lower-cased words, as spaCy cuts them.
 #
@@ -4491,19 +4490,23 @@ def is_it_luck():
 # | `nn.Transformer` in our recipe | 29,000 pairs of captions | 42.5 | 61.6 | 38.2 | 59.1 |
 # | [a tutorial's Transformer](https://github.com/bentrevett/pytorch-seq2seq/blob/041994c351cc1d743fc589756dd888d146336cc2/6%20-%20Attention%20is%20All%20You%20Need.ipynb) | 29,000 pairs of captions | 36.1 | – | – | – |
 # | [OPUS-MT](https://github.com/Helsinki-NLP/OPUS-MT-leaderboard/tree/master/models/Tatoeba-MT-models/deu-eng/opus-2021-02-22), 2021 | OPUS, texts of many kinds | 40.4 | 60.9 | 41.4 | 63.6 |
-# | [one model of Facebook's entry to WMT 2019](https://github.com/Helsinki-NLP/External-MT-leaderboard/tree/master/models/huggingface/facebook/wmt19-de-en) | news, much of it back-translated | 42.4 | 62.8 | 45.4 | 66.2 |
+# | [one model of Facebook's entry to WMT 2019](https://github.com/Helsinki-NLP/External-MT-leaderboard/tree/master/models/huggingface/facebook/wmt19-de-en) | WMT's pairs, back-translated news | 42.4 | 62.8 | 45.4 | 66.2 |
 #
 # <!-- end of results: systems -->
 #
 # PyTorch's own model, which begins with its own initial weights and gets the same text, batches and
-# learning rates, lands beside ours. Its single seed lies within the range of our three on one test set and
-# 0.2 below it on the other, so it is the recipe, and not our layers, that has earned the score.
+# learning rates, lands beside ours: its single seed lies within the range of our three on one test set and
+# 0.2 below it on the other. A difference of less than two points would have escaped us, but nothing
+# suggests that our layers have earned the score.
 #
-# At home, four million parameters nearly reach a model by the team that was ranked first at WMT 2019 ([Ng
-# et al., 2019](https://arxiv.org/abs/1907.06616)). But on test 2017, whose photographs were gathered later
-# ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they are more than six points behind it.
-# While both foreign systems find the newer captions easier, ours loses three points: presumably it has
-# learnt the habits of one collection.
+# At home, four million parameters nearly reach the BLEU of a model by the team that was ranked first at WMT
+# 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)), and stay 1.3 below its chrF. On test 2017,
+# whose photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they
+# are more than six points behind it. While both foreign systems find the newer captions easier, ours
+# loses three points: presumably it has learnt the habits of one collection.
+#
+# In short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on newer ones. Of
+# the devices of Part 7, subwords and a beam gain, and one matrix probably does.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
@@ -4524,9 +4527,9 @@ def is_it_luck():
 # one the paper has two scores in French: 41.8 (Table 2), which beats them all, and 41.0 (text of §6.1),
 # which the two ensembles above beat. (§6.1, Table 2)
 #
-# What matters in the model? Each row of the paper's *ablation* changes one thing in the base model,
-# which scores 25.8 on newstest2013. Too few layers, too small a width and no dropout cost most; learnt
-# positions do as well as sinusoids. (§6.2, Table 3)
+# What matters in the model? Each row of the paper's *ablation* changes the base model, which scores 25.8
+# on newstest2013, in one respect. Too few layers, too small a width and no dropout cost most; learnt
+# positions cost 0.1. (§6.2, Table 3)
 #
 # <details><summary>The rows of the ablation</summary>
 #
@@ -4546,7 +4549,7 @@ def is_it_luck():
 # </details>
 #
 # A Transformer of four layers also learns to parse English: 91.3 F1 from 40,000 sentences, where the
-# best earlier discriminative parser had 91.7. (§6.3, Table 4)
+# best earlier discriminative parser with these sentences had 91.7. (§6.3, Table 4)
 #
 # <a id="cost"></a>
 # ## What does it cost?
@@ -4564,11 +4567,8 @@ def is_it_luck():
 #
 # <!-- end of results: cost -->
 #
-# The paper multiplies hours by GPUs and by an assumed speed instead. (§6.1, footnote 5)
-#
-# This Part in short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on
-# newer ones. Of the devices of Part 7, subwords and a beam gain, and one matrix probably does; what
-# averaging and the length penalty gain, if anything, three seeds cannot tell.
+# The paper multiplies hours by GPUs and by a speed that it assumes for them instead (§6.1, footnote 5);
+# its numbers are higher by factors of 3.5 and 2.4, so by our count the GPUs reached 30 to 40% of it.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -5214,23 +5214,22 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# The [demonstration](#demonstration) was told by a German sentence what the picture shows, which this
-# model has to guess as well.
+# The [demonstration](#demonstration) had a German sentence to tell it what the picture shows; this model
+# has to guess that, too.
 #
 # <a id="sampling"></a>
 # ## Sampling
 #
 # Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
 # its distribution instead, and then tokens that are each improbable become a nuisance, because there are
-# thousands of them. The finished translator's distributions have such a tail as well:
+# thousands of them. The finished translator has such a tail as well:
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
 # <a id="figure-next-token"></a>
 # **Figure.** The [finished translator's](#model-to-take-away) next token after *A little girl*, for *Ein
-# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 was asked for:
-# [label smoothing](#label-smoothing), with which all models of words here are trained, gives a tenth to
-# the wrong tokens.
+# kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 comes from [label
+# smoothing](#label-smoothing), by which our translators learn to give a tenth to the wrong tokens.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
 #   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
@@ -5240,26 +5239,42 @@ def train_a_language_model():
 
 
 # %%
-def sample(model, written, longest, temperature=1.0, top_k=None, top_p=1.0) -> list[int]:
-    """Continue the ids `written` with drawn tokens, up to END or `longest` tokens in all."""
+def draw(log_probs: Tensor, temperature=1.0, top_k=None, top_p=1.0) -> Tensor:
+    """Draw a token (B,) from each row of log-probabilities (B, V)."""
     if temperature <= 0 or top_p <= 0:
         raise ValueError(f"temperature and top_p must be above zero: {temperature}, {top_p}")
-    written = list(written)
-    device = model.generator.proj.weight.device
-    with evaluating(model):
-        while len(written) < longest and written[-1] != END:
-            tgt = torch.tensor([written], device=device)
-            states = model(None, tgt, None, subsequent_mask(len(written), device))
-            log_probs, ids = model.generator(states[0, -1]).sort(descending=True)  # (V,)
-            probs = (log_probs[: top_k or None] / temperature).softmax(dim=-1)
-            before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
-            nucleus = probs.masked_fill(before >= top_p, 0.0)
-            drawn = nucleus.multinomial(1)  # in proportion to what is left
-            written.append(ids[drawn].item())
-    return written
+    log_probs, ids = log_probs.sort(dim=-1, descending=True)  # (B, V)
+    probs = (log_probs[:, : top_k or None] / temperature).softmax(dim=-1)
+    before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
+    nucleus = probs.masked_fill(before >= top_p, 0.0)
+    drawn = nucleus.multinomial(1)  # in proportion to what is left
+    return ids.gather(1, drawn).squeeze(1)
 
 
 # %% tags=["hide-input"]
+def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Callable) -> list:
+    """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
+
+    `choose` takes log-probabilities (B, V) and returns tokens (B,); up to `longer` are written.
+    """
+    given = pad_ids(prompts).to(model.generator.proj.weight.device)  # (B, S)
+    lengths = torch.tensor([len(ids) for ids in prompts], device=given.device)
+    written = given[:, :1]
+    ended = torch.zeros_like(lengths, dtype=torch.bool)
+    with evaluating(model):
+        decoder = with_cache(model.decoder)
+        while written.size(1) < given.size(1) + longer and not ended.all():
+            place = written.size(1)
+            x = model.tgt_embed(written)[:, -1:]  # (B, 1, D), of the newest tokens
+            token = choose(model.generator(decoder(x, None))[:, 0])
+            if place < given.size(1):  # some prompts go on: what they say counts
+                token = torch.where(place < lengths, given[:, place], token)
+            ended |= (token == END) & (place >= lengths)
+            written = torch.cat([written, token.unsqueeze(1)], dim=1)
+    new = [row[len(ids) :][:longer] for row, ids in zip(written.tolist(), prompts, strict=True)]
+    return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
+
+
 @example
 def captions_that_nobody_wrote():
     model = trained("train_a_language_model")
@@ -5267,8 +5282,8 @@ def captions_that_nobody_wrote():
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
     for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8):
-        texts = [words.decode(sample(model, begin, 24, **{name: value})) for _ in range(2)]
-        rows.append((f"{name} {value}", *texts))
+        new = generate(model, [begin, begin], 21, functools.partial(draw, **{name: value}))
+        rows.append((f"{name} {value}", *(words.decode([*begin, *ids]) for ids in new)))
     caption = f"drawn by a model of {corpus_at_hand().name}"
     return table(rows, ["setting", "a caption", "another"], caption)
 
@@ -5291,13 +5306,17 @@ def captions_that_nobody_wrote():
 # What lies between the two is **scale**. The loss falls along a power law in parameters, text and
 # compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
 # larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
-# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556), who let the learning rate fall to the end
-# of every run, found that text should grow as fast as size, to some twenty tokens a parameter; their
-# *Chinchilla* beat a model of four times its size at the same cost. Today's models read more still,
-# because a small one is cheap to serve.
+# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) found that text should grow as fast as size,
+# to some twenty tokens a parameter, and their *Chinchilla* beat a model of four times its size at the
+# same cost; Kaplan's small models had been counted and tuned in a way that favoured size ([Porian et al.,
+# 2024](https://arxiv.org/abs/2406.19146)). Today's models read far more still, because a small one is
+# cheap to serve: the 8 billion parameters of [Llama 3](https://arxiv.org/abs/2407.21783) read 15
+# trillion tokens.
 #
-# > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is the paper's model with speech as
-# > its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads features of image patches as if they were words.
+# > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is nearly the paper's model, with
+# > speech as its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads features of image patches as if
+# > they were words. **And less sequential?** Models that fill in all words of a text together exist, lately
+# > by *diffusion* ([LLaDA](https://arxiv.org/abs/2502.09992)), but the largest write from left to right.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5317,10 +5336,11 @@ def captions_that_nobody_wrote():
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
-# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards. Let a model collect reward at
-# a price of $\beta$ for a unit of KL divergence from $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$, so
-# that $r = \beta \log(\pi / \pi_0)$ plus a constant, which both answers share. It cancels in $d$, and $d$
-# put into $\sigma$ gives the loss. The smaller $\beta$, the further $\pi$ may go.
+# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
+# maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
+# $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$. Its reward is therefore $\beta \log(\pi / \pi_0)$ plus
+# a constant, which both answers share. It cancels in $d$, and $d$ put into $\sigma$ gives the loss. The
+# smaller $\beta$, the further $\pi$ may go.
 #
 # We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
 # same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5358,29 +5378,6 @@ def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageMo
 
 
 # %% tags=["hide-input"]
-def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Callable) -> list:
-    """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
-
-    `choose` takes log-probabilities (B, V) and returns tokens (B,); up to `longer` are written.
-    """
-    given = pad_ids(prompts).to(model.generator.proj.weight.device)  # (B, S)
-    lengths = torch.tensor([len(ids) for ids in prompts], device=given.device)
-    written = given[:, :1]
-    ended = torch.zeros_like(lengths, dtype=torch.bool)
-    with evaluating(model):
-        decoder = with_cache(model.decoder)
-        while written.size(1) < given.size(1) + longer and not ended.all():
-            place = written.size(1)
-            x = model.tgt_embed(written)[:, -1:]  # (B, 1, D), of the newest tokens
-            token = choose(model.generator(decoder(x, None))[:, 0])
-            if place < given.size(1):  # some prompts go on: what they say counts
-                token = torch.where(place < lengths, given[:, place], token)
-            ended |= (token == END) & (place >= lengths)
-            written = torch.cat([written, token.unsqueeze(1)], dim=1)
-    new = [row[len(ids) :][:longer] for row, ids in zip(written.tolist(), prompts, strict=True)]
-    return [ids[: ids.index(END) + 1] if END in ids else ids for ids in new]
-
-
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
@@ -5396,36 +5393,51 @@ def prefer_dogs():
     def has_a_dog(ids: list[int]) -> bool:
         return not dogs.isdisjoint(ids)
 
+    def runs_of_five(ids: list[int]) -> set[tuple]:
+        return {tuple(ids[n : n + 5]) for n in range(1, len(ids) - 4)}
+
     own = captions(before, number)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates)
+    known = set().union(*map(runs_of_five, better))
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
         written = captions(model, 300)
-        share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
+        dogs_written = [ids for ids in written if has_a_dog(ids)]
+        copies = sum(not known.isdisjoint(runs_of_five(ids)) for ids in dogs_written)
         texts = " ".join(words.decode(ids) for ids in written[:4])
-        rows.append((name, share, scores["perplexity"], texts))
-    caption = f"{len(better)} captions of {len(own)} had a dog"
-    columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
+        rows.append((name, len(dogs_written), copies, scores["perplexity"], texts))
+    gains = [gain(after, before, pairs).mean().item() for pairs in (better, worse)]
+    caption = (
+        f"{len(better)} captions of {len(own)} had a dog; the mean log-probability of these changed"
+        f" by {gains[0]:+.1f}, that of the others by {gains[1]:+.1f}"
+    )
+    with_a_dog = "of 300, with a dog"
+    copied = "of these, with five words in a row of a preferred one"
+    columns = ["model", with_a_dog, copied, "validation perplexity", "the first four"]
     return table(rows, columns, caption)
 
 
 # %% [markdown]
-# The perplexity of captions by people tells what that has cost. Nothing but $\beta$ asks for good English,
-# and where a dog is all that counts, any sentence with a dog will do. That is *reward hacking*, unless the
-# model has merely learnt its few dogs by heart, each of which it sees dozens of times.
+# It has not learnt the preferred captions by heart: hardly any new one repeats five words of them. It has
+# learnt that a dog is what counts, at a price that the perplexity of captions by people tells. Since
+# nothing but $\beta$ asks for good English, any sentence with a dog will do, and that is *reward hacking*.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
-# 2024](https://arxiv.org/abs/2402.03300)), from which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
-# has its long chains of thought, a model answers a question several times, and each answer becomes
+# 2024](https://arxiv.org/abs/2402.03300)), with which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
+# learnt its long chains of thought, a model answers a question several times, and each answer becomes
 # likelier or less likely in proportion to its *advantage*: by how many standard deviations its reward
-# lies above the mean of the group. And whoever adapts a large model at home seldom trains all of it:
-# *LoRA* ([Hu et al., 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each
-# chosen matrix, the product of two narrow ones that is added to it.
+# lies above the mean of the group. Such a model buys accuracy with tokens, some of which may also call a
+# search or run a program whose output is appended to the text, and this is one reason why caches and the
+# speed of decoding matter so much below.
+#
+# Whoever adapts a large model at home seldom trains all of it. *LoRA* ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
+# product of two narrow ones that is added to it.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5458,9 +5470,10 @@ published("changes")
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
 # subwords and laid end to end in streams of 256. All make 750 updates with the same batches, which are
-# three passes over half a million tokens, without label smoothing. Their perplexity is per subword and
-# does not compare with that of the models of words above. Where attention loses parameters, a wider
-# feed-forward network makes up for them; of a mixture we count those that act on a token.
+# three passes over half a million tokens, without label smoothing; the learning rate rises for 150
+# updates and then falls in a straight line to zero. Their perplexity is per subword and does not compare
+# with that of the models of words above. Where attention loses parameters, a wider feed-forward network
+# makes up for them; of a mixture we count those that act on a token.
 #
 # <details><summary>All numbers: parameters, speed, cache</summary>
 #
@@ -5495,34 +5508,33 @@ published("changes")
 #
 # </details>
 #
-# **What the bench says.** Rotary positions and ALiBi stand far outside the band: captions that are laid
-# end to end begin at arbitrary places, so where a word stands in its stream tells little (without any
-# positions the model is only a little worse), whereas a distance always does. Windows, which favour what
-# is near, gain as well, and so do Muon, whose price in speed is paid once an update and so falls with
-# larger batches, and AdamW, perhaps because so small a text is read three times.
-# SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
-# QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. That
-# goes even for a single head of keys, although its cache is a quarter of ours, which lets it write 1.6
-# times as fast: 11,500 tokens a second against 7,000.
+# **What the bench says.** Rotary positions and ALiBi stand far outside the band, probably because
+# captions that are laid end to end begin at arbitrary places: where a word stands in its stream tells
+# little, whereas a distance always does. (Without any positions perplexity rises by 1.6 only.) Windows,
+# which favour what is near, gain as well, and so do Muon, whose price in speed is paid once an update and
+# so falls with larger batches, and AdamW, perhaps because so small a text is read three times. SwiGLU,
+# latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm, QK-norm,
+# no biases and grouped keys lie so near the band that these runs cannot tell them from it. Even a single
+# head of keys costs nothing that we could measure, and with a quarter of the cache it writes 1.6 times as
+# fast.
 #
-# **Why a row alone says little.** Each tells what a change is worth *beside sinusoids*. Windows may have
-# gained only because they, too, tell what is near, which a model with rotary positions knows already. Nor
-# does the last row tell which parts to take, since it has winners and losers on top of rotary positions:
-# if each took off the share that it does alone, its perplexity would be 18.7, and it is 19.0. What counts
-# for your model is the gain on top of the parts that you will keep. One more line in `ROWS` of
-# `tools/results/bench.py` and `python -m tools.results.bench train ROW SEED` measure it in some ten
-# minutes.
+# **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap:
+# windows may have gained only because they, too, tell what is near, which a model with rotary positions
+# knows already. The learning rate (0.014 at its peak) was chosen for the first row, so a change that would
+# do better at another rate looks worse than it is. A row with one seed may have had as much luck as the
+# band is wide. In a stream of captions hardly any word depends on one that stands far back, so a cache that
+# forgets is not punished. And none of these short runs diverged, which is what several changes are to
+# prevent. The sections below tell what large models have them for.
 #
-# **What it cannot say.** The learning rate (0.014 at its peak) was chosen for the first row, so a change
-# that would do better at another rate looks worse than it is. A row with one seed may have had as much
-# luck as the band is wide. In a stream of captions hardly any word depends on one that stands far back,
-# and a cache that forgets is not punished. And none of these short runs diverged, which is what several
-# changes are to prevent. The sections below tell what large models have them for.
+# If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
+# here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
+# because they are simpler and seem to cost nothing, and Muon with weight decay. This is *our choice* in the
+# figure, about as low as all changes together.
 #
-# If we had to choose today, for a small model: rotary positions first, for what they gain; then grouped
-# keys, for what they save; RMSNorm and no biases, because they are simpler and seem to cost nothing; and
-# Muon with weight decay. This is *our choice* in the figure. It reaches 19.1, about as low as all changes
-# together, without SwiGLU, QK-norm and the plateau.
+# <!-- results: overlap -->
+# Gains overlap: if each of its parts took off the share that it does alone, it would
+# reach 17.3; it reaches 19.1.
+# <!-- end of results: overlap -->
 #
 # <a id="exchange"></a>
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
@@ -5628,9 +5640,30 @@ def the_same_pair_further_on():
 # 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
 # position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by
 # the same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore
-# depends on $(m-n)\theta$ alone. (`slower` is for [longer texts](#long-context). If you load weights of
-# others, look which features they pair: `rotate` takes neighbours, many libraries the halves.)
-#
+# depends on $(m-n)\theta$ alone. Fast pairs tell neighbours apart, slow ones what is far. (`slower` is
+# for [longer texts](#long-context). If you load weights of others, look which features they pair:
+# `rotate` takes neighbours, many libraries the halves.)
+
+
+# %% tags=["hide-input"]
+class RotaryAttention(MultiHeadedAttention):
+    """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
+
+    start = 0  # the place of the first position; a cache moves it
+    slower = 1.0  # divides the angles, for longer texts
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
+        super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
+        if self.d_k % 2 == 1:
+            raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
+        return rotate(q, places, self.slower), rotate(k, places, self.slower), v
+
+
+# %% [markdown]
 # <a id="own-part"></a>
 # ### ALiBi, a part of your own
 #
@@ -5638,8 +5671,8 @@ def the_same_pair_further_on():
 # et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
 # query and key, in every head another amount, and there are no positional encodings at all. That takes
 # one method, and so may an idea of yours. Attention works in three steps, `project`, `attend` and `join`,
-# which a [cache](#cached-decoding) calls one by one, with queries of the newest tokens only. Override a
-# step, therefore, not `forward`, and count places from the end; `cache_agrees` finds mistakes in this.
+# which a [cache](#cached-decoding) calls one by one. So override a step, not `forward`, and count places
+# from the end of the keys, because a cache sends only the newest queries; `cache_agrees` finds mistakes.
 
 
 # %%
@@ -5674,28 +5707,12 @@ def check_a_cache_agrees_with_distances():
 # revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
 # and key undoes any such factor, so that only a learnt scale can raise the scores ([Henry et al.,
 # 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the matrices
-# instead, whenever a score grows too large.
+# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534), whose
+# [latents](#latent) spare it the full keys when it writes, cannot norm them, and shrinks the matrices
+# instead whenever a score grows too large.
 
 
 # %% tags=["hide-input"]
-class RotaryAttention(MultiHeadedAttention):
-    """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
-
-    start = 0  # the place of the first position; a cache moves it
-    slower = 1.0  # divides the angles, for longer texts
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)  # groups, in the classes below
-        if self.d_k % 2 == 1:
-            raise ValueError(f"rotary heads need an even width, got d_model {d_model} over h {h}")
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(query, key, value)
-        places = torch.arange(self.start, self.start + k.size(-2), device=k.device)
-        return rotate(q, places, self.slower), rotate(k, places, self.slower), v
-
-
 class NormedAttention(MultiHeadedAttention):
     """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
@@ -5765,20 +5782,6 @@ class GroupedAttention(MultiHeadedAttention):
 # 2023](https://arxiv.org/abs/2309.17453)). For this, [gpt-oss](https://arxiv.org/abs/2508.10925) has a
 # learnt score without a value, and others have a gate that closes the head ([Qiu et al.,
 # 2025](https://arxiv.org/abs/2505.06708)).
-#
-# <a id="latent"></a>
-# ### Latent keys and values
-#
-# Keys can also be compressed. **Multi-head latent attention** (MLA,
-# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step is slow, and needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
-#
-# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
-# <!-- code: LatentAttention -->
-#
-# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The folded class takes the right side for a single new query, the left for many.
 
 
 # %% tags=["hide-input"]
@@ -5796,6 +5799,23 @@ class WindowAttention(MultiHeadedAttention):
         return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
 
 
+# %% [markdown]
+# <a id="latent"></a>
+# ### Latent keys and values
+#
+# Keys can also be compressed. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
+# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
+# every step is slow, and needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
+#
+# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
+# <!-- code: LatentAttention -->
+#
+# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
+# into values afterwards. The folded class takes the right side for a single new query, the left for many.
+
+
+# %% tags=["hide-input"]
 class LatentAttention(MultiHeadedAttention):
     """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
 
@@ -5842,12 +5862,10 @@ class LatentAttention(MultiHeadedAttention):
 #
 # $$S_t = (I - \beta_t\, k_t^\top k_t)\, S_{t-1} + \beta_t\, k_t^\top v_t,$$
 #
-# where $k_t$ has length one and $\beta_t$ is a gate. *Gated DeltaNet* ([Yang et al.,
-# 2024](https://arxiv.org/abs/2412.06464)) does both, and so does [Kimi Delta
-# Attention](https://arxiv.org/abs/2510.26692). Even so, every fourth layer or so looks back, by latents
-# in [Kimi K3](https://arxiv.org/abs/2607.24653), in [Qwen3.8](https://arxiv.org/abs/2608.30320) by
-# *sparse* attention, which reads few of its keys: a cheap scorer picks them in
-# [GLM-5](https://arxiv.org/abs/2602.15763).
+# where $k_t$ has length one and $\beta_t$ tells how much of the old to replace. *Gated DeltaNet* ([Yang et
+# al., 2024](https://arxiv.org/abs/2412.06464)) does both. Still, about every fourth layer of such models
+# looks back at everything, or at the few keys that a cheap scorer has picked (*sparse* attention, as in
+# [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
 #
 # ### A mixture of experts
 #
@@ -5893,9 +5911,10 @@ class MixtureOfExperts(nn.Module):
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
 # others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
-# than its share of a batch, and rises when it had less. It counts when experts are chosen, not in what
-# they return. The largest open models are mixtures: of a trillion parameters in Kimi K2, 32 billion act
-# on a token. The one on the bench comes out worse, perhaps because each sees a quarter of so few tokens.
+# than its share of a batch, and rises when it had less. It decides which experts are chosen, not how
+# their outputs are weighted; the weights are the router's, which is how it learns. The largest open
+# models are mixtures: of a trillion parameters in Kimi K2, 32 billion act on a token. The one on the bench
+# comes out worse, perhaps because each expert sees a quarter of so few tokens.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -5999,19 +6018,15 @@ class Muon(torch.optim.AdamW):
 # loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` can
 # take the same steps, up to the rounding of bfloat16.)
 #
-# ### Schedules
-#
-# A straight line to zero, or a cosine, must know the number of updates in advance, whereas **warm-up,
-# stable, decay** ([MiniCPM](https://arxiv.org/abs/2404.06395)) stays at the peak for as long as one likes
-# and falls only at the end. The authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a
-# cosine, found the cosine better, and on the bench the straight line looks better, too.
-#
 # <a id="all-together"></a>
 # ### All together
 #
 # A class may inherit from several of those above, and `super()` in one of them is then the next to its
 # right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with a plateau, it is the last row of the table.
+# SwiGLU and no biases, trained by Muon with weight decay and a plateau, it is *together* in the table. The
+# plateau (*warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395)) need not know the number
+# of updates in advance; the authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a
+# cosine, found the cosine better.
 
 
 # %% tags=["hide-input"]
@@ -6079,7 +6094,7 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 def attention_in_blocks(query, key, value, block=128) -> Tensor:
     """`attention` without its table: (..., T, d_k), (..., S, d_k), (..., S, d_v) -> (..., T, d_v).
 
-    The online softmax of Dao et al. (2022), without a mask.
+    An online softmax (Milakov and Gimelshein, 2018) over blocks (Dao et al., 2022), without a mask.
     """
     highest = torch.full_like(query[..., :1], -torch.inf)  # (..., T, 1)
     total = torch.zeros_like(highest)
@@ -6148,8 +6163,9 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 # %% [markdown]
 # What comes out is distributed as the large model's own draws would be, however bad the draft is. A
-# token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. Refusals are as probable
-# as all that stands out together, so the token drawn then adds $\max(0, p - q)$, and both add up to $p$.
+# token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to
+# one, refusals are as probable as all that stands out together, so the token drawn then adds
+# $\max(0, p - q)$, and both add up to $p$.
 #
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
@@ -6184,7 +6200,8 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# A draft that knows one word survives only as long as one word is enough. A better draft is a small
+# A draft that knows one word survives only as long as one word is enough. (The table counts passes; how
+# much time they save depends on how long one has to wait for its weights.) A better draft is a small
 # Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
 # 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
 # [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
@@ -6228,7 +6245,9 @@ def tokens_of_a_pass():
 # %% tags=["hide-input"]
 @torch.no_grad()
 def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
-    """Of each 64 places; pieces (n, 257) that overlap have the same tokens in all four."""
+    """Perplexity of each 64 places; pieces (n, 257) begin 64 tokens apart, so that nearly all
+    tokens stand in each of the four.
+    """
     states = model.eval()(None, pieces[:, :-1], None, subsequent_mask(256))
     nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
     return nll.unflatten(1, (4, 64)).mean(dim=(0, 2, 3)).exp().tolist()
@@ -6271,9 +6290,8 @@ def beyond_the_training():
 # worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
 # know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
 # and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. (Perplexities of 1,000 subwords do not compare with the bench's, nor with those of words.)
-# Many models end their training with long texts, and some stretch the context further by YaRN:
-# [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
+# differences. Many models end their training with long texts, and some stretch the context further by
+# YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6324,21 +6342,27 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
 # about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
-# serve any task that can be written down. Large models have mostly gone this way, though in
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) a decoder takes its keys
-# and values from the last states of an encoder, if a causal one.
+# serve any task that can be written down. Large models have mostly gone this way, though the decoder of
+# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes its keys and values
+# from the last states of another stack, which is an encoder again, though a causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
 #
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
-# in terms of [the changes above](#since-2017), with their sources; a dash where none tells. A norm stands
-# before a sub-layer (*pre*), at its end before the sum (*out*), or behind the sum (*post*). GELU, like
-# Swish, is a smooth ReLU, and ReLU² its square; what ends in GLU is gated, by a bounded Swish in SiTU-GLU.
-# MHA has keys and values for each head, GQA for each group of heads, MQA for all together, MLA as
-# [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are merged. "5 of 6"
-# counts layers, and 8/256 + 1 experts: 8 of 256 for each token, and one for all. In which column do the
-# models since Llama 3 agree most, and in which least?
+# in terms of [the changes above](#since-2017), with their sources; a dash where none tells.
+#
+# - **Norm**: before a sub-layer (*pre*), at its end before the sum (*out*), or behind the sum (*post*).
+# - **Feed-forward**: GELU, like Swish, is a smooth ReLU, and ReLU² its square. What ends in GLU is gated,
+#   by a bounded Swish in SiTU-GLU.
+# - **Attention**: MHA has keys and values for each head, GQA for each group of heads, MQA for all
+#   together, MLA as [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are
+#   merged. "5 of 6" counts layers.
+# - **Experts**: 8/256 + 1 means 8 of 256 for each token, and one for all.
+# - **Context**: the longest that the makers support, which in Qwen3 and SmolLM3, for two, is stretched by
+#   YaRN.
+#
+# In which column do the models since Llama 3 agree most, and in which least?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
@@ -6349,7 +6373,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # | [Gemma 3](https://arxiv.org/abs/2503.19786), [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | 2025 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
 # | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | 2025 | RMSNorm, pre | SwiGLU | rotary, 3 of 4 | GQA | none | 128K | AdamW |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534), [K2.5's code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
 # | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |

@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.testing import assert_close
 
 import the_annotated_transformer as at
@@ -169,13 +168,13 @@ def test_the_cache_serves_a_language_model(attention):
 
 
 def test_sampling_follows_temperature_top_k_and_top_p():
-    """The model's next token depends on nothing: probabilities are 0.2, 0.3 and 0.5."""
-    model = at.make_language_model(7, N=1, d_model=16, d_ff=32, h=4).eval()
-    nn.init.zeros_(model.generator.proj.weight)
-    model.generator.proj.bias.data = torch.tensor([0.0, 0.0, 0.0, 0.0, 0.2, 0.3, 0.5]).log()
+    """Probabilities of the last three tokens are 0.2, 0.3 and 0.5; the second row has no choice."""
+    log_probs = torch.tensor([[0.0, 0.0, 0.0, 0.0, 0.2, 0.3, 0.5], [0, 1, 0, 0, 0, 0, 0]]).log()
 
     def drawn(**settings) -> list[int]:
-        return at.sample(model, [START], 200, **settings)[1:]
+        both = torch.stack([at.draw(log_probs, **settings) for _ in range(199)])
+        assert both[:, 1].eq(1).all()
+        return both[:, 0].tolist()
 
     assert drawn(temperature=0.5).count(6) / 199 == pytest.approx(0.25 / 0.38, abs=0.09)
     assert set(drawn(top_k=2)) == {5, 6}
@@ -186,18 +185,20 @@ def test_sampling_follows_temperature_top_k_and_top_p():
     assert set(drawn(top_p=0.85)) == set(drawn(top_p=1.0)) == {4, 5, 6}
     assert set(drawn(top_p=0.6, temperature=0.5)) == {6}  # after the temperature: 0.66
     assert set(drawn(top_p=0.6, top_k=2)) == {6}  # and after top-k: 0.625
-
-
-def test_a_sample_goes_on_to_its_end_or_limit():
-    model = at.make_language_model(13, N=2, d_model=16, d_ff=32, h=4)
-    begin = [START, 5]
     for wrong in ({"temperature": 0.0}, {"temperature": -1.0}, {"top_p": 0.0}):
         with pytest.raises(ValueError, match="above zero"):
-            at.sample(model, begin, 9, **wrong)
-    assert at.sample(model, begin, 1) == begin
+            at.draw(log_probs, **wrong)
+
+
+def test_a_text_goes_on_to_its_end_or_limit():
+    model = at.make_language_model(13, N=2, d_model=16, d_ff=32, h=4)
+    prompts = [[START, 5], [START, 5, 6]]
+    assert at.generate(model, prompts, 0, at.draw) == [[], []]
     model.generator.proj.bias.data[END] = -torch.inf
-    drawn = [torch.manual_seed(seed) and at.sample(model, begin, 20) for seed in (3, 3, 4)]
-    assert drawn[0] == drawn[1] != drawn[2]
-    assert len(drawn[0]) == 20
+    again = [
+        torch.manual_seed(seed) and at.generate(model, prompts, 18, at.draw) for seed in (3, 3, 4)
+    ]
+    assert again[0] == again[1] != again[2]
+    assert list(map(len, again[0])) == [18, 18]
     model.generator.proj.bias.data[END] = 1e4
-    assert at.sample(model, begin, 20) == [*begin, END]
+    assert at.generate(model, prompts, 20, at.draw) == [[END], [END]]

@@ -42,20 +42,6 @@ def double():
 # Sampling -----------------------------------------------------------------------------------------
 
 
-class Told(torch.nn.Module):
-    """A language model that says the same log-probabilities whatever it reads."""
-
-    def __init__(self, log_probs: torch.Tensor) -> None:
-        super().__init__()
-        self.log_probs = log_probs
-        self.generator = torch.nn.Module()
-        self.generator.proj = torch.nn.Linear(1, 1)
-        self.generator.forward = lambda states: self.log_probs
-
-    def forward(self, src, tgt, src_mask, tgt_mask):
-        return torch.zeros(1, tgt.size(1), 1)
-
-
 @pytest.fixture(scope="module")
 def shown(engine):
     """What the figure of sampling shows."""
@@ -72,12 +58,11 @@ def test_it_draws_from_what_the_script_draws_from(
     drawn_from = []
 
     def multinomial(probabilities, number):
-        drawn_from.append(probabilities / probabilities.sum())
-        return torch.zeros(number, dtype=torch.long)
+        drawn_from.append(probabilities[0] / probabilities.sum())
+        return torch.zeros(1, number, dtype=torch.long)
 
     monkeypatch.setattr(torch.Tensor, "multinomial", multinomial)
-    model = Told(torch.tensor(shown["logProbs"]))
-    at.sample(model, [at.START], 2, temperature, top_k, top_p)
+    at.draw(torch.tensor([shown["logProbs"]]), temperature, top_k, top_p)
     choice = {"temperature": temperature, "topK": top_k, "topP": top_p}
     ours = engine.evaluate("given => sampling.drawnFrom(...given)", [shown["logProbs"], choice])
     torch.testing.assert_close(torch.tensor(ours), drawn_from[0], atol=1e-9, rtol=0)

@@ -64,8 +64,8 @@ number = None
 # | ---: | ---: | ---: | ---: | ---: |
 # | 0.40 + *n* / 100 | 0.30 − *n* / 100 | 0.15 | 0.10 | 0.05 |
 #
-# The order in which `sample` of Part 10 applies its settings matters: look it up. Then find on
-# paper the probability with which `sample` draws `a`:
+# The order in which `draw` of Part 10 applies its settings matters: look it up. Then find on
+# paper the probability of `a`:
 #
 # 1. with `top_p=0.8`;
 # 2. with `temperature=0.5` and `top_p=0.8`;

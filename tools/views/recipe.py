@@ -78,7 +78,7 @@ PUBLISHED = (
     (f"[OPUS-MT]({OPUS}), 2021", *("OPUS, texts of many kinds", "40.4", "60.9", "41.4", "63.6")),
     (
         f"[one model of Facebook's entry to WMT 2019]({WMT})",
-        *("news, much of it back-translated", "42.4", "62.8", "45.4", "66.2"),
+        *("WMT's pairs, back-translated news", "42.4", "62.8", "45.4", "66.2"),
     ),
 )
 
