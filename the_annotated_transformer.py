@@ -6626,6 +6626,8 @@ class Config(ModelConfig):
                     raise UserError(f"{option} must be from {least:g} to {most:g}: {value}")
         if self.d_model % self.h != 0:
             raise UserError(f"--h {self.h} must divide --d-model {self.d_model}")
+        if self.positions == "plain" and self.d_model % 2 == 1:
+            raise UserError(f"--d-model must be even for sinusoids: {self.d_model}")
         if self.vocab_size == 0 and self.share_embeddings:
             raise UserError("--vocab-size 0, which means words, needs --no-share-embeddings")
         if len(self.codes()) != 2 or len({"", *self.codes()}) != 3:

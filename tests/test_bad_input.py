@@ -86,6 +86,7 @@ SETTINGS = {
     "--dropout nan": "--dropout nan",
     "--factor inf": "--factor inf",
     "--h 3": "--h 3",
+    "--d-model 15 --h 3": "--d-model 15",
     "--languages de-2b": "2b",
     "--languages de": "--languages de",
     "--share-embeddings": "--no-share-embeddings --vocab-size",
