@@ -4400,8 +4400,9 @@ def scores_of_the_model_at_hand():
 #
 # Now the devices of Part 7, one by one. The first three rows are nine models, three seeds each. They are
 # trained with almost equally many updates, and decode greedily with the weights of that one of their last
-# six epochs that is best on the validation split. The rows below reuse the models of the third. A score is the mean over the seeds, with their range
-# in brackets; a gain is over the row above, before rounding, with an interval of 95%.
+# six epochs that is best on the validation split. The rows below reuse the models of the third. A score is
+# the mean over the seeds, with their range in brackets; a gain is over the row above, before rounding,
+# with an interval of 95%.
 #
 # <!-- results: steps -->
 #
@@ -5240,7 +5241,7 @@ def train_a_language_model():
 
 # %%
 def draw(log_probs: Tensor, temperature=1.0, top_k=None, top_p=1.0) -> Tensor:
-    """Draw a token (B,) from each row of log-probabilities (B, V)."""
+    """Draw a token (B,) from each row of log-probabilities (B, V); without `top_k` from all."""
     if temperature <= 0 or top_p <= 0:
         raise ValueError(f"temperature and top_p must be above zero: {temperature}, {top_p}")
     log_probs, ids = log_probs.sort(dim=-1, descending=True)  # (B, V)
@@ -5256,6 +5257,7 @@ def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Calla
     """Continue all prompts together, with a cache: the new ids of each, with END if it ends.
 
     `choose` takes log-probabilities (B, V) and returns tokens (B,); up to `longer` are written.
+    Prompts are read token by token, too; a server would read each in one pass.
     """
     given = pad_ids(prompts).to(model.generator.proj.weight.device)  # (B, S)
     lengths = torch.tensor([len(ids) for ids in prompts], device=given.device)
@@ -5289,7 +5291,8 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe; at 1 the tail gets its word in. Top-k and top-p cut it off.
+# At 0.3 the captions play safe. More than that two of each cannot show, except that cutting off the tail
+# is no cure: a model of this size also errs among its likeliest words.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5325,25 +5328,27 @@ def captions_that_nobody_wrote():
 # Spain?*, because there a question often stands in a list of questions. It may know the answer, but it
 # has never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, written by
-# people or by a larger model (such *synthetic data* distils it), and the loss is taken on the answers
-# alone. Then come *preferences*, because it is hard to write the best answer, but easy to name the
-# better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
-# choices, which the model then learns to please by reinforcement. *Direct preference optimization* (DPO,
-# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$
-# with what it was before, $\pi_0$, and raises the preferred text $y_w$ above the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, by now often
+# millions, written by people or by a larger model, and the loss is taken on the answers alone. Then come
+# *preferences*, because it is hard to write the best answer, but easy to name the better of two. [Ouyang
+# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices, which the model
+# then learns to please by reinforcement. *Direct preference optimization* (DPO, [Rafailov et al.,
+# 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor reinforcement. It compares the
+# model $\pi$ with what it was before, $\pi_0$, and raises the preferred answer $y_w$ above the other one
+# to the same request, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
 # $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
 # maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
-# $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$. Its reward is therefore $\beta \log(\pi / \pi_0)$ plus
-# a constant, which both answers share. It cancels in $d$, and $d$ put into $\sigma$ gives the loss. The
-# smaller $\beta$, the further $\pi$ may go.
+# $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$. Its reward is therefore
+# $\beta \log(\pi / \pi_0)$ plus a constant, which both answers share and which cancels in $d$. What is
+# left of $\sigma(d)$ is the probability of the choice that people have made, and minus its logarithm is
+# the loss.
 #
-# We prefer dogs. From 1,500 of its own captions the model gets pairs, one with a dog, always from the
-# same few, and one without. Nobody tells it why the first is better. **Cost: half a minute.**
+# We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and gets pairs of one with and
+# one without. Nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %%
@@ -5385,46 +5390,45 @@ def prefer_dogs():
     dogs = {*words.encode(["dog dogs"], "en")[0]}
     number, updates = (1500, 150) if run_level() == "laptop" else (300, 3)
 
-    def captions(model: LanguageModel, number: int) -> list[list[int]]:
-        torch.manual_seed(2)  # the same luck for both models
+    def captions(model: LanguageModel, number: int, seed: int) -> list[list[int]]:
+        torch.manual_seed(seed)
         new = generate(model, number * [[START]], 24, lambda p: p.exp().multinomial(1).squeeze(1))
         return [[START, *ids] for ids in new]
 
     def has_a_dog(ids: list[int]) -> bool:
         return not dogs.isdisjoint(ids)
 
-    def runs_of_five(ids: list[int]) -> set[tuple]:
-        return {tuple(ids[n : n + 5]) for n in range(1, len(ids) - 4)}
-
-    own = captions(before, number)
+    own = captions(before, number, seed=1)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates)
-    known = set().union(*map(runs_of_five, better))
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
-        written = captions(model, 300)
-        dogs_written = [ids for ids in written if has_a_dog(ids)]
-        copies = sum(not known.isdisjoint(runs_of_five(ids)) for ids in dogs_written)
+        written = captions(model, 300, seed=2)  # the same luck for both
+        share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
         texts = " ".join(words.decode(ids) for ids in written[:4])
-        rows.append((name, len(dogs_written), copies, scores["perplexity"], texts))
-    gains = [gain(after, before, pairs).mean().item() for pairs in (better, worse)]
-    caption = (
-        f"{len(better)} captions of {len(own)} had a dog; the mean log-probability of these changed"
-        f" by {gains[0]:+.1f}, that of the others by {gains[1]:+.1f}"
-    )
-    with_a_dog = "of 300, with a dog"
-    copied = "of these, with five words in a row of a preferred one"
-    columns = ["model", with_a_dog, copied, "validation perplexity", "the first four"]
+        rows.append((name, share, scores["perplexity"], texts))
+    of_people = [target for _, target in ids_at_hand()[1] if has_a_dog(target)]
+    groups = {
+        f"the {len(better)} preferred": better,
+        f"the other {len(worse)}": worse,
+        f"{len(of_people)} by people, with a dog": of_people,
+    }
+    changes = [
+        f"{name} {gain(after, before, ids).mean().item():+.1f}" for name, ids in groups.items()
+    ]
+    caption = f"mean change in the log-probability of captions: {', '.join(changes)}"
+    columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
     return table(rows, columns, caption)
 
 
 # %% [markdown]
-# It has not learnt the preferred captions by heart: hardly any new one repeats five words of them. It has
-# learnt that a dog is what counts, at a price that the perplexity of captions by people tells. Since
-# nothing but $\beta$ asks for good English, any sentence with a dog will do, and that is *reward hacking*.
+# The last change tells that the model has understood us, since it has never seen those captions. The
+# first is much larger: the few captions that were preferred it has learnt by heart as well. What it writes
+# is no better than before, but has a dog in it, because nothing asks for good captions, only for dogs.
+# This is a small case of *reward hacking*, which collects the reward without what was meant by it.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
@@ -5481,26 +5485,26 @@ published("changes")
 #
 # | one change | perplexity | seeds | parameters | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | --- | ---: | ---: | ---: | ---: |
-# | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,646 (6,118–6,731) | 6,980 (6,777–7,090) | 4,096 |
+# | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,646 | 6,980 | 4,096 |
 # | no positions | 28.6 | 1 | 1.05 M | – | – | – |
-# | RMSNorm | 26.7 | 1 | 1.05 M | 6,370 (6,134–6,457) | 6,912 (6,587–7,034) | 4,096 |
-# | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,673 (6,428–6,890) | 6,905 (6,669–7,032) | 4,096 |
-# | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,387 (6,312–6,511) | 6,719 (6,297–6,887) | 4,096 |
-# | ALiBi | 19.7 | 1 | 1.05 M | 6,528 (6,356–6,635) | 7,053 (6,668–7,278) | 4,096 |
-# | QK-norm | 27.4 | 1 | 1.05 M | 6,340 (6,246–6,448) | 6,861 (6,568–7,118) | 4,096 |
-# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 6,556 (6,267–6,625) | 9,256 (8,599–9,381) | 2,048 |
-# | one head of keys | 27.3 | 1 | 1.05 M | 6,573 (6,459–6,752) | 11,498 (10,747–11,616) | 1,024 |
-# | windows in two layers of four | 23.9 (23.9–24.0) | 1, 2 | 1.05 M | 6,665 (6,535–6,805) | 8,359 (8,147–8,940) | 2,305 |
-# | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,636 (6,149–6,765) | 9,911 (9,083–10,184) | 512 |
-# | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 6,124 (5,863–6,152) | 5,633 (5,192–5,789) | 4,096 |
-# | no biases | 27.0 | 1 | 1.04 M | 6,556 (6,426–6,815) | 7,191 (6,848–7,416) | 4,096 |
-# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,478 (6,270–6,777) | 7,014 (6,443–7,373) | 4,096 |
-# | Muon | 25.1 (24.8–25.3) | 1, 2 | 1.05 M | 5,668 (5,514–6,135) | 7,217 (6,639–7,481) | 4,096 |
-# | warm-up, stable, decay | 28.2 (28.1–28.3) | 1, 2 | 1.05 M | 6,710 (6,298–6,854) | 7,329 (6,731–7,528) | 4,096 |
-# | together | 19.0 (19.0–19.1) | 1, 2 | 1.04 M | 5,653 (5,400–5,890) | 8,064 (7,217–8,194) | 2,048 |
+# | RMSNorm | 26.7 | 1 | 1.05 M | 6,370 | 6,912 | 4,096 |
+# | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,673 | 6,905 | 4,096 |
+# | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,387 | 6,719 | 4,096 |
+# | ALiBi | 19.7 | 1 | 1.05 M | 6,528 | 7,053 | 4,096 |
+# | QK-norm | 27.4 | 1 | 1.05 M | 6,340 | 6,861 | 4,096 |
+# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 6,556 | 9,256 | 2,048 |
+# | one head of keys | 27.3 | 1 | 1.05 M | 6,573 | 11,498 | 1,024 |
+# | windows in two layers of four | 23.9 (23.9–24.0) | 1, 2 | 1.05 M | 6,665 | 8,359 | 2,305 |
+# | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,636 | 9,911 | 512 |
+# | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 6,124 | 5,633 | 4,096 |
+# | no biases | 27.0 | 1 | 1.04 M | 6,556 | 7,191 | 4,096 |
+# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,478 | 7,014 | 4,096 |
+# | Muon | 25.1 (24.8–25.3) | 1, 2 | 1.05 M | 5,668 | 7,217 | 4,096 |
+# | warm-up, stable, decay | 28.2 (28.1–28.3) | 1, 2 | 1.05 M | 6,710 | 7,329 | 4,096 |
+# | together | 19.0 (19.0–19.1) | 1, 2 | 1.04 M | 5,653 | 8,064 | 2,048 |
 # | our choice | 19.1 | 1 | 1.04 M | – | – | – |
 #
-# Speeds are medians of rounds in which the rows take turns, with their ranges; generation writes 64 texts of 256 tokens with a cache.
+# Speeds are medians of rounds in which the rows take turns, and which lie within 11% of them; generation writes 64 texts of 256 tokens with a cache.
 #
 # *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 6e198d5, 3968189, 273f2d8*
 #
@@ -5508,32 +5512,31 @@ published("changes")
 #
 # </details>
 #
-# **What the bench says.** Rotary positions and ALiBi stand far outside the band, probably because
-# captions that are laid end to end begin at arbitrary places: where a word stands in its stream tells
-# little, whereas a distance always does. (Without any positions perplexity rises by 1.6 only.) Windows,
-# which favour what is near, gain as well, and so do Muon, whose price in speed is paid once an update and
-# so falls with larger batches, and AdamW, perhaps because so small a text is read three times. SwiGLU,
-# latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm, QK-norm,
-# no biases and grouped keys lie so near the band that these runs cannot tell them from it. Even a single
-# head of keys costs nothing that we could measure, and with a quarter of the cache it writes 1.6 times as
-# fast.
+# **What the bench says.** Rotary positions and ALiBi stand far outside the band, probably because captions
+# that are laid end to end begin at arbitrary places: where a word stands in its stream tells little,
+# whereas a distance always does. Windows, which favour what is near, gain as well, and so do Muon, whose
+# price in speed is paid once an update and so falls with larger batches, and AdamW, perhaps because so
+# small a text is read three times. SwiGLU, latents, the mixture and the plateau come out a little worse
+# with both of their seeds. RMSNorm, QK-norm, no biases and grouped keys lie so near the band that these
+# runs cannot tell them from it. Even a single head of keys costs nothing that we could measure, and with a
+# quarter of the cache it writes, on this CPU, 1.6 times as fast.
 #
-# **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap:
-# windows may have gained only because they, too, tell what is near, which a model with rotary positions
-# knows already. The learning rate (0.014 at its peak) was chosen for the first row, so a change that would
-# do better at another rate looks worse than it is. A row with one seed may have had as much luck as the
-# band is wide. In a stream of captions hardly any word depends on one that stands far back, so a cache that
-# forgets is not punished. And none of these short runs diverged, which is what several changes are to
-# prevent. The sections below tell what large models have them for.
+# **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap: windows
+# may have gained only because they, too, tell what is near, which a model with rotary positions knows
+# already. The learning rate (0.014 at its peak) was chosen for the first row, so a change that would do
+# better at another rate looks worse than it is. Three runs may be further apart than the band shows. In a
+# stream of captions hardly any word depends on one that stands far back, so a cache that forgets is not
+# punished. And none of these short runs diverged, which is what several changes are to prevent. The
+# sections below say why large models have them.
 #
 # If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
 # here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
-# because they are simpler and seem to cost nothing, and Muon with weight decay. This is *our choice* in the
-# figure, about as low as all changes together.
+# because they are simpler and seem to cost nothing, and Muon with weight decay. This is *our choice* in
+# the figure, about as low as *together*, which has SwiGLU, QK-norm and the plateau as well.
 #
 # <!-- results: overlap -->
-# Gains overlap: if each of its parts took off the share that it does alone, it would
-# reach 17.3; it reaches 19.1.
+# Gains overlap: multiplied, those of its parts alone promise 17.3; together
+# they reach 19.1.
 # <!-- end of results: overlap -->
 #
 # <a id="exchange"></a>
@@ -5707,9 +5710,7 @@ def check_a_cache_agrees_with_distances():
 # revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
 # and key undoes any such factor, so that only a learnt scale can raise the scores ([Henry et al.,
 # 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534), whose
-# [latents](#latent) spare it the full keys when it writes, cannot norm them, and shrinks the matrices
-# instead whenever a score grows too large.
+# 3](https://arxiv.org/abs/2505.09388)).
 
 
 # %% tags=["hide-input"]
@@ -5779,9 +5780,8 @@ class GroupedAttention(MultiHeadedAttention):
 #
 # What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
 # say often spend it on the first token, an *attention sink* ([Xiao et al.,
-# 2023](https://arxiv.org/abs/2309.17453)). For this, [gpt-oss](https://arxiv.org/abs/2508.10925) has a
-# learnt score without a value, and others have a gate that closes the head ([Qiu et al.,
-# 2025](https://arxiv.org/abs/2505.06708)).
+# 2023](https://arxiv.org/abs/2309.17453)). [gpt-oss](https://arxiv.org/abs/2508.10925) gives the softmax a
+# place of its own for such weight, a learnt score without a value.
 
 
 # %% tags=["hide-input"]
@@ -5844,10 +5844,9 @@ class LatentAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: a
-# rotated key depends on its place, and so would the matrix that transforms the query. DeepSeek therefore
-# adds a few features that are rotated and cached, the same for all heads. Our row keeps its sinusoids
-# instead, and its latents are only as wide as one head, whereas DeepSeek's are as wide as four heads.
+# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: if a
+# key at place $n$ is $cWR_n$, the query becomes $q\,R_n^\top W^\top$, another one for each place. DeepSeek
+# therefore adds a few features that are rotated and cached, the same for all heads.
 #
 # <a id="recurrent"></a>
 # ### Recurrent layers
@@ -5862,10 +5861,11 @@ class LatentAttention(MultiHeadedAttention):
 #
 # $$S_t = (I - \beta_t\, k_t^\top k_t)\, S_{t-1} + \beta_t\, k_t^\top v_t,$$
 #
-# where $k_t$ has length one and $\beta_t$ tells how much of the old to replace. *Gated DeltaNet* ([Yang et
-# al., 2024](https://arxiv.org/abs/2412.06464)) does both. Still, about every fourth layer of such models
-# looks back at everything, or at the few keys that a cheap scorer has picked (*sparse* attention, as in
-# [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556)).
+# where $k_t$ has length one and $\beta_t$ tells how much of the old is replaced. *Gated DeltaNet* ([Yang
+# et al., 2024](https://arxiv.org/abs/2412.06464)) does both. (Vectors are rows, so $k^\top k$ is a
+# matrix.) Still, about every fourth layer of such models has attention that looks back, in
+# [Qwen3.8](https://arxiv.org/abs/2608.30320) at the few keys that a cheap scorer has picked: *sparse*
+# attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
 #
 # ### A mixture of experts
 #
@@ -5928,8 +5928,9 @@ class MixtureOfExperts(nn.Module):
 # <a id="muon"></a>
 # ### Muon
 #
-# To Adam a matrix is a bag of numbers. Here is one as a matrix: the gradient of a feed-forward network
-# in the finished translator, from twenty captions. A singular value is the strength of one direction.
+# To Adam a matrix is a bag of numbers. Let us look at one as a matrix, the gradient of a feed-forward
+# network in the finished translator, from twenty captions, and at what Muon will make of it. A singular
+# value is the strength of one direction.
 
 
 # %%
@@ -5964,15 +5965,16 @@ def directions_of_a_gradient():
 # %% [markdown]
 # A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
 # along it does little for the others, although a rare word may need just one of those. **Muon** ([Jordan
-# et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. From a
-# running mean of the gradients it takes the singular vectors and replaces the values by numbers near one.
-# That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial
-# acts on each singular value $s$ alone. Five rounds of
+# et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. It takes a
+# running mean of the gradients, keeps its singular vectors, and replaces their singular values by numbers
+# near one. That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd
+# polynomial acts on each singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
 #
-# bring whatever lies between 0.01 and 1 into the neighbourhood of one.
+# bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. (One is no fixed point: the numbers were
+# chosen to lift small values fast.)
 
 
 # %% tags=["hide-input"]
@@ -6000,6 +6002,8 @@ class Muon(torch.optim.AdamW):
     def step(self) -> None:
         group = self.param_groups[0]
         for weight in self.inside:
+            if weight.grad is None:  # frozen
+                continue
             if weight not in self.state:  # AdamW expects a number of steps, too
                 self.state[weight] = {"step": torch.zeros(()), "mean": torch.zeros_like(weight)}
             mean = self.state[weight]["mean"]
@@ -6015,18 +6019,17 @@ class Muon(torch.optim.AdamW):
 # %% [markdown]
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` can
-# take the same steps, up to the rounding of bfloat16.)
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
+# the same steps, but for bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
 #
 # <a id="all-together"></a>
 # ### All together
 #
 # A class may inherit from several of those above, and `super()` in one of them is then the next to its
 # right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with weight decay and a plateau, it is *together* in the table. The
-# plateau (*warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395)) need not know the number
-# of updates in advance; the authors of [Kimi K3](https://arxiv.org/abs/2607.24653), who tuned it and a
-# cosine, found the cosine better.
+# SwiGLU and no biases, trained by Muon with weight decay and a plateau, it is *together* in the table. (A
+# plateau, or *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), needs no number of
+# updates in advance.)
 
 
 # %% tags=["hide-input"]
@@ -6162,10 +6165,10 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 
 
 # %% [markdown]
-# What comes out is distributed as the large model's own draws would be, however bad the draft is. A
-# token is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to
-# one, refusals are as probable as all that stands out together, so the token drawn then adds
-# $\max(0, p - q)$, and both add up to $p$.
+# What comes out is distributed as the large model's own draws would be, however bad the draft is. A token
+# is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to one,
+# a refusal is exactly as probable as all that stands out together, which is what the rescaling divides by.
+# The token drawn then adds $\max(0, p - q)$, and both add up to $p$.
 #
 # For the captions, the draft is the cheapest there is: it has counted which word follows which.
 
@@ -6175,7 +6178,8 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 def tokens_of_a_pass():
     model = trained("train_a_language_model")
     read = torch.tensor([token for _, target in ids_at_hand()[0] for token in target])
-    after = torch.full(2 * [len(words_at_hand()[1])], 1e-4)  # nothing is impossible
+    vocab = len(words_at_hand()[1])
+    after = torch.full((vocab, vocab), 1e-4)  # nothing is impossible
     after.index_put_((read[:-1], read[1:]), torch.ones(len(read) - 1), accumulate=True)
     after /= after.sum(dim=1, keepdim=True)
     device = model.generator.proj.weight.device
@@ -6186,7 +6190,7 @@ def tokens_of_a_pass():
         return model.generator(states[0]).exp().cpu()
 
     rows = []
-    for ahead in (0, 1, 2, 4, 8):
+    for ahead in (0, 1, 2, 4):
         passes = tokens = 0
         with evaluating(model):
             for _ in range(50):
@@ -6200,30 +6204,31 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# A draft that knows one word survives only as long as one word is enough. (The table counts passes; how
-# much time they save depends on how long one has to wait for its weights.) A better draft is a small
-# Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# Long proposals gain no more, since a draft that looks one word back is soon refused. (The table counts
+# passes; what they save in time depends on how long a pass waits for its weights.) A better draft is a
+# small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
 # 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
 # [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
 #
-# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*). Where few
-# read, speculation helps most. Where many do, weights that have been read for one text can serve the
-# next token of every other as well. As texts end at different moments, a batch that waited for its
-# longest would soon be half empty; after every token, therefore, what has ended leaves, and what has
-# just arrived takes its place (*continuous batching*, [Yu et al.,
-# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter
-# of room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
+# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*); large services
+# do the two on different machines. With few users, speculation helps most. With many, weights that have
+# come from memory for one text can serve the next token of every other as well. As texts end at different
+# moments, a batch that waited for its longest would soon be half empty; after every token, therefore, what
+# has ended leaves, and what has just arrived takes its place (*continuous batching*, [Yu et al.,
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
+# room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
 # (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled. Their *vLLM* hands out
 # small *pages* instead, wherever there is room, as an operating system does.
 #
-# Texts that begin alike can even share pages, since under a causal mask keys and values depend on
-# nothing that comes later: a server reads its instructions once, not for every question ([prefix
-# caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to shrink are the
-# numbers themselves. With the weights of its experts *quantized* to some four bits each,
-# [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80 GB.
+# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
+# that comes later: a server reads its instructions once, not for every question ([prefix
+# caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to shrink are the numbers
+# themselves, in the weights and in the caches. With the weights of its experts *quantized* to some four
+# bits each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80
+# GB.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
@@ -6284,12 +6289,12 @@ def beyond_the_training():
 
 
 # %% [markdown]
-# With sinusoids perplexity jumps as soon as the training ends: a formula may be defined at every place,
-# but the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two
-# layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are
-# worse than untouched everywhere, because all distances have shrunk to sizes that the weights do not
-# know; Chen et al. therefore train on with the new angles. The larger base costs little at the beginning
-# and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
+# With sinusoids perplexity jumps right behind the last place of the training: a formula may be defined at
+# every place, but the model has not learnt to use it there. Rotary positions wear out slowly, at least in
+# these two layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated,
+# they are worse than untouched everywhere, because all distances have shrunk to sizes that the weights do
+# not know; Chen et al. therefore train on with the new angles. The larger base costs little at the
+# beginning and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
 # differences. Many models end their training with long texts, and some stretch the context further by
 # YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
 #
@@ -6342,9 +6347,9 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
 # about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
-# serve any task that can be written down. Large models have mostly gone this way, though the decoder of
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes its keys and values
-# from the last states of another stack, which is an encoder again, though a causal one.
+# serve any task that can be written down. Large models have gone this way, and in 2026 one has turned
+# back: the decoder of [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes
+# the keys and values for its view of the whole text from the last states of an encoder, if a causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6359,8 +6364,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #   together, MLA as [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are
 #   merged. "5 of 6" counts layers.
 # - **Experts**: 8/256 + 1 means 8 of 256 for each token, and one for all.
-# - **Context**: the longest that the makers support, which in Qwen3 and SmolLM3, for two, is stretched by
-#   YaRN.
+# - **Context**: the longest that the makers support, sometimes stretched (by YaRN in Qwen3 and SmolLM3).
 #
 # In which column do the models since Llama 3 agree most, and in which least?
 #
@@ -6384,10 +6388,10 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
-# keys, at least in some layers. (Without positions, a layer can tell from the causal mask how far on a
-# word stands.) They disagree most about attention, where nearly all that they do serves a smaller
-# [cache](#cached-decoding) or less to read from it. One change has no column: since GPT-2 subwords,
-# often more than 100,000, have mostly been built from *bytes*, so that no text is unknown.
+# keys, at least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree
+# most about attention, where nearly all that they do serves a smaller [cache](#cached-decoding) or less to
+# read from it. Not every change has a column: since GPT-2, for one, most subwords have been built from
+# *bytes*, so that no text is unknown.
 #
 # <a id="remained"></a>
 # ## What has remained

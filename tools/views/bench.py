@@ -1,14 +1,13 @@
 """The table and the chart of Part 10: one change a row, on one small language model."""
 
 from math import prod
-from statistics import mean
+from statistics import mean, median
 
 import altair as alt
 
 from tools import records
 from tools.results.bench import LENGTH, ROWS, WRITERS
 from tools.views.common import made_by, table, with_range
-from tools.views.speed import median_with_range
 
 
 def runs_of(row: str) -> list[dict]:
@@ -65,13 +64,16 @@ def bench() -> str:
         rows.append([ROWS[row].name, with_range(perplexity, 1), seeds, parameters])
         if timed:
             speed = timed["rows"].get(row, {"training": [], "writing": [], "bytes": []})
-            rows[-1] += [median_with_range(speed[what]) for what in speed]
+            rows[-1] += [f"{median(speed[what]):,.0f}" if speed[what] else "–" for what in speed]
     if not timed:
         return table(columns, rows) + made_by(*made.values())
+    each = [speed[what] for speed in timed["rows"].values() for what in ("training", "writing")]
+    apart = max(max(abs(one / median(rounds) - 1) for one in rounds) for rounds in each)
     turns = (
-        "Speeds are medians of rounds in which the rows take turns, with their ranges; generation"
+        "Speeds are medians of rounds in which the rows take turns, and which lie within"
+        f" {apart:.0%} of them; generation writes {WRITERS} texts of {LENGTH} tokens with a"
+        " cache.\n\n"
     )
-    turns += f" writes {WRITERS} texts of {LENGTH} tokens with a cache.\n\n"
     return table(columns, rows) + turns + made_by(*made.values(), timed["made"])
 
 
@@ -84,6 +86,6 @@ def overlap() -> str:
     base = found["base"]
     product = base * prod(found[row] / base for row in SHARES)
     return (
-        f"Gains overlap: if each of its parts took off the share that it does alone, it would\n"
-        f"reach {product:.1f}; it reaches {found['choice']:.1f}.\n"
+        f"Gains overlap: multiplied, those of its parts alone promise {product:.1f}; together\n"
+        f"they reach {found['choice']:.1f}.\n"
     )
