@@ -4230,10 +4230,10 @@ def average(model: nn.Module, models: Iterable[nn.Module]) -> None:
 # <a id="results"></a>
 # # Part 8. Results
 #
-# How good is it? Take five German captions, every two hundredth of a test set that no model of ours
-# has seen in training. Professionals made them from English captions, which stand beside them. In the
-# third column the model in `pretrained/`, which has four million weights and has learnt from 29,000
-# pairs, tries to find the way back.
+# How good is it? Take five German captions, every two-hundredth of a test set that no model of ours has
+# seen in training. Professionals made them from English captions, which stand beside them. In the third
+# column the model in `pretrained/`, which has four million weights and has learnt from 29,000 pairs, tries
+# to find the way back.
 
 
 # %% tags=["hide-input"]
@@ -4251,10 +4251,10 @@ def five_test_sentences():
 
 
 # %% [markdown]
-# *Soccer* for *football* is an error only if you are British. But a young man has lost his youth and
-# his skateboard and slides *on a pink railing over a pink railing*, images are *frameed*, what was
-# social is *scenic*, and a happy woman in a *Coffeek* prepares a *wife*. Had we begun a hundred captions
-# earlier, you would see a flawless dog with a purple Frisbee, and think better of the model. And nobody
+# *Soccer* for *football* is an error only if you are British. But a young man has lost his youth and his
+# skateboard, and slides *on a pink railing over a pink railing*, images are *frameed*, what was social is
+# *scenic*, and a happy woman in a *Coffeek* prepares a *wife*. Had we begun a hundred captions earlier,
+# you would have met a flawless dog with a purple Frisbee and thought better of the model. Besides, nobody
 # reads a thousand captions after every change. We need a number.
 #
 # <a id="bleu"></a>
@@ -4282,10 +4282,10 @@ def five_test_sentences():
 # wrong word. Beside BLEU we report **chrF**, which compares runs of one to six characters and
 # therefore gives *frameed* some credit ([Popović, 2015](https://aclanthology.org/W15-3049/)).
 #
-# What is chosen by its score on a test set scores too well there. We choose on the validation split,
-# and score each test set once for each model and setting that we report. The next cell scores the
-# demonstration of [Part 6](#demonstration) and the published model on the validation split, where the
-# latter is flattered, having been picked there among three seeds. **Cost: less than a minute.**
+# Choose a model by its score on a test set, and that score flatters it. So we choose on the validation
+# split, and score each test set once for each model and setting that we report. The next cell scores the
+# demonstration of [Part 6](#demonstration) and the published model on the validation split, which flatters
+# the latter: it was picked there from three seeds. **Cost: less than a minute.**
 
 
 # %% tags=["hide-input"]
@@ -4371,8 +4371,8 @@ def scores_of_the_model_at_hand():
 # ## Epochs, dropout and batches
 #
 # How long should one train, with how much dropout, in how large batches? These are our trials on the
-# validation split, decoded greedily after the last epoch. They have one seed each, so do not believe
-# in a difference of less than [about two points](#sceptic).
+# validation split, decoded greedily after the last epoch. They have one seed each, so do not believe a
+# difference of less than [about two points](#sceptic).
 #
 # <!-- results: choices -->
 #
@@ -4387,9 +4387,9 @@ def scores_of_the_model_at_hand():
 # <!-- end of results: choices -->
 #
 # **More epochs** may want **more dropout**. In the short runs 0.25 scores 2.2 less than 0.15. In the long
-# ones, where the batch is half as large, it scores 1.3 more than 0.1, and so do the recipe's two other
-# seeds, by 1.8 and 2.1; after eight of those 32 epochs, their logs say, 0.1 is still ahead, by 37.0 to
-# 35.8. But all three are compared with the same run, which may have been unlucky.
+# ones, where the batch is half as large, it scores 1.3 more than 0.1, or 1.8 and 2.1 with the recipe's two
+# other seeds, although after eight of the 32 epochs, the logs say, 0.1 was ahead by 37.0 to 35.8. But all
+# three are compared with the same run, which may have been unlucky.
 #
 # **Half the batch** scores 1.5 more, which may be luck, and means twice the updates. The recipe scores
 # another 2.8 more, but since it has four times the epochs *and* more dropout, the trials cannot say which
@@ -4399,10 +4399,10 @@ def scores_of_the_model_at_hand():
 # ## What each step is worth
 #
 # Now the devices of Part 7, one by one. The first three rows are nine models, three seeds each. They are
-# trained with almost equally many updates, and decode greedily with the weights of that one of their last
-# six epochs that is best on the validation split. The rows below reuse the models of the third. A score is
-# the mean over the seeds, with their range in brackets; a gain is over the row above, before rounding,
-# with an interval of 95%.
+# trained with almost the same number of updates, and decode greedily with the weights of whichever of
+# their last six epochs is best on the validation split. The rows below reuse the models of the third. A
+# score is the mean over the seeds, with their range in brackets; a gain is over the row above, before
+# rounding, with an interval of 95%.
 #
 # <!-- results: steps -->
 #
@@ -4417,12 +4417,12 @@ def scores_of_the_model_at_hand():
 #
 # <!-- end of results: steps -->
 #
-# Two steps hold by every measure. With **subwords** and with a **beam**, even the worst of three models
-# beats the best of those without, on both test sets, and no interval includes zero. Subwords gain most,
-# although we cannot tell their share from that of another dropout and fewer weights; the beam costs no
+# Two steps hold by both tests. With **subwords** and with a **beam**, even the worst of three models beats
+# the best of those without, on both test sets, and no interval includes zero. Subwords gain most, although
+# we cannot separate their share from that of a different dropout and fewer weights; the beam costs no
 # training at all, only time. With **one matrix**, too, the worst beats the best, but one of its intervals
-# includes zero, and dropout was chosen in its favour. Averaging and another $\alpha$ change nothing that
-# we could tell from chance.
+# includes zero, and dropout was chosen in its favour. Averaging and a different $\alpha$ change nothing
+# that we could tell from chance.
 #
 # <a id="sceptic"></a>
 # A sceptic asks:
@@ -4430,11 +4430,11 @@ def scores_of_the_model_at_hand():
 # - **Did you choose on the test sets?** No. Dropout, batch and epochs were chosen on the validation
 #   split, with one seed, and so was $\alpha = 1$, the best of those that a model cannot exploit by
 #   [repeating itself](#beam-search).
-# - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So we draw
-#   sentences anew, with replacement, ten thousand times and the same for both rows, as in the paired
-#   *bootstrap* of [Koehn (2004)](https://aclanthology.org/W04-3250/), and runs as well. The middle 95% of
-#   the gains are the interval. Drawn from three runs it is likely too narrow, so we count nothing on the
-#   strength of an interval alone: the runs of both rows have to lie apart, too.
+# - **Could a gain be luck?** In two ways: another random seed, another thousand captions. So, as in the
+#   paired *bootstrap* of [Koehn (2004)](https://aclanthology.org/W04-3250/), we draw sentences (the same
+#   for both rows), and runs as well, with replacement, ten thousand times. The middle 95% of the gains are
+#   the interval. With three runs it is probably too narrow, so an interval alone counts for nothing: the
+#   runs of the two rows have to lie apart, too.
 # - **And where there is one seed?** The nine models of the first three rows tell how far two runs differ
 #   by chance: within a row, their validation BLEU has a standard deviation of 0.43, so (by Student's $t$,
 #   since nine are few) one pair in twenty is more than 1.5 apart. To be safe, we ask for two points.
@@ -4444,8 +4444,8 @@ def scores_of_the_model_at_hand():
 #   other sizes at full length, and what a human would say: to BLEU, a *wife* is no worse than any other
 #   wrong word.
 #
-# For two sets of translations, the bootstrap is a few lines with sacreBLEU. Here are those of the
-# published model, once greedy and once by a beam, on the validation split. **Cost: half a minute.**
+# With sacreBLEU, the bootstrap takes a few lines. Here it compares translations of the published model,
+# greedy ones and those by a beam, on the validation split. **Cost: half a minute.**
 
 
 # %%
@@ -4476,18 +4476,19 @@ def is_it_luck():
 # <a id="outside"></a>
 # ## Beside other people's systems
 #
-# Is 42 a good score? Papers nearly always translate Multi30k out of English. But there are public
-# systems whose translations of these two test sets from German are on file, scored against the same
-# references with the same settings (of sacreBLEU 2.3.1). Ours plays at home: its training captions
-# come from the collection of test 2016, whereas the last two, as far as we know, were neither shown nor
-# tuned to captions of Multi30k. The tutorial's Transformer has learnt from the same captions as ours;
-# its score is of lower-cased words, as spaCy cuts them.
+# Is 42 a good score? Papers nearly always translate Multi30k out of English. But there are public systems
+# whose translations of these two test sets from German are on file, scored against the same references
+# with the same settings (of sacreBLEU 2.3.1). Ours plays at home: its training captions come from the
+# collection of test 2016, whereas the last two, as far as we know, were neither shown captions of Multi30k
+# nor tuned to them. The tutorial's Transformer has learnt from the same captions as ours; its score is
+# that of one greedy run of ten epochs, in lower-cased words as spaCy cuts them.
 #
 # <!-- results: systems -->
 #
 # | system | trained on | test 2016 BLEU | test 2016 chrF | test 2017 BLEU | test 2017 chrF |
 # | --- | --- | ---: | ---: | ---: | ---: |
 # | our recipe, three seeds | 29,000 pairs of captions | 42.1 | 61.5 | 38.8 | 59.6 |
+# | one of them, published in int8 | 29,000 pairs of captions | 42.0 | 61.4 | 38.3 | 59.5 |
 # | `nn.Transformer` in our recipe | 29,000 pairs of captions | 42.5 | 61.6 | 38.2 | 59.1 |
 # | [a tutorial's Transformer](https://github.com/bentrevett/pytorch-seq2seq/blob/041994c351cc1d743fc589756dd888d146336cc2/6%20-%20Attention%20is%20All%20You%20Need.ipynb) | 29,000 pairs of captions | 36.1 | – | – | – |
 # | [OPUS-MT](https://github.com/Helsinki-NLP/OPUS-MT-leaderboard/tree/master/models/Tatoeba-MT-models/deu-eng/opus-2021-02-22), 2021 | OPUS, texts of many kinds | 40.4 | 60.9 | 41.4 | 63.6 |
@@ -4498,23 +4499,25 @@ def is_it_luck():
 # PyTorch's own model, which begins with its own initial weights and gets the same text, batches and
 # learning rates, lands beside ours: its single seed lies within the range of our three on one test set and
 # 0.2 below it on the other. A difference of less than two points would have escaped us, but nothing
-# suggests that our layers have earned the score.
+# suggests that the score is due to our layers.
 #
-# At home, four million parameters nearly reach the BLEU of a model by the team that was ranked first at WMT
-# 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)), and stay 1.3 below its chrF. On test 2017,
-# whose photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)), they
-# are more than six points behind it. While both foreign systems find the newer captions easier, ours
-# loses three points: presumably it has learnt the habits of one collection.
+# At home, four million parameters nearly reach the BLEU of a model by the team that was ranked first at
+# WMT 2019 ([Ng et al., 2019](https://arxiv.org/abs/1907.06616)), and stay 1.3 below its chrF. On test
+# 2017, whose photographs were gathered later ([Elliott et al., 2017](https://aclanthology.org/W17-4718/)),
+# they are more than six points behind it. Both visitors find the newer captions easier, whereas ours loses
+# three points: presumably it has learnt the habits of one collection. Nor is an equal score an equal
+# translation. Of the woman in the coffee shop OPUS-MT, which has fewer points on test 2016, writes *A
+# happy woman prepares a refreshment in a coffee shop.*
 #
-# In short: our Transformer reaches 42 BLEU on captions from its own collection and 39 on newer ones. Of
-# the devices of Part 7, subwords and a beam gain, and one matrix probably does.
+# In short: our recipe reaches 42 BLEU on captions from its own collection and 39 on newer ones. Of the
+# devices of Part 7, a beam gains, subwords with a dropout of their own do, and one matrix probably does.
 #
 # <a id="paper-results"></a>
 # ## What the paper found
 #
-# The paper tests on newstest2014. Four rows of its table tell the story: the best ensembles of the
-# time, in which several models vote, and the two Transformers, for which the paper gives one number of
-# training operations for both languages.
+# The paper tests on newstest2014. Four rows of its table tell the story: the best ensembles of the time,
+# in which several models vote, and the two Transformers, each with one number of training operations for
+# both languages.
 #
 # | System | English to German | English to French | Training, German | Training, French |
 # | --- | ---: | ---: | ---: | ---: |
@@ -4568,8 +4571,8 @@ def is_it_luck():
 #
 # <!-- end of results: cost -->
 #
-# The paper multiplies hours by GPUs and by a speed that it assumes for them instead (§6.1, footnote 5);
-# its numbers are higher by factors of 3.5 and 2.4, so by our count the GPUs reached 30 to 40% of it.
+# The paper instead multiplies hours by GPUs and by a speed assumed for them (§6.1, footnote 5). Its
+# numbers are 3.5 and 2.4 times as high, so by our count the GPUs reached about a third of that speed.
 #
 # <a id="try-results"></a>
 # ## Try it
@@ -5173,7 +5176,7 @@ def a_pair_of_your_own():
 #
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
-# there is no source, cross-attention leaves, and what remains of a decoder layer is exactly our
+# there is no source, cross-attention goes, and what remains of a decoder layer is exactly our
 # `EncoderLayer`. A GPT is **decoder-only**: an encoder stack, a causal mask and a generator on top.
 
 
@@ -5222,8 +5225,8 @@ def train_a_language_model():
 # ## Sampling
 #
 # Decoded greedily, this model would write the same caption every time. It has to *draw* each token from
-# its distribution instead, and then tokens that are each improbable become a nuisance, because there are
-# thousands of them. The finished translator has such a tail as well:
+# its distribution instead, and then the tail becomes a nuisance: thousands of tokens, improbable one by
+# one but not together. The finished translator has one as well:
 #
 # ![Probabilities of the token after A little girl at temperatures 0.5, 1 and 2. At 0.5 the two likeliest tokens, rais and is, have four fifths together. At 1 they have half, and 4,992 unlikely tokens have a sixth together. At 2 these have nearly nine tenths.](images/next-token.svg)
 #
@@ -5291,15 +5294,15 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe. More than that two of each cannot show, except that cutting off the tail
-# is no cure: a model of this size also errs among its likeliest words.
+# At 0.3 the captions play safe. Two of each show little more, except that cutting off the tail is no cure:
+# so small a model errs even among its likeliest words.
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
 # To the architecture, very little:
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) has learnt positions and another activation. What was new is how it comes to its tasks. A
+# (2018) uses learnt positions and a different activation. What was new was the way it came to its tasks. A
 # language model needs no labels, so it can be **pre-trained** on any text. GPT read thousands of books,
 # was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
 # twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can do without the second step: give it three words
@@ -5324,15 +5327,15 @@ def captions_that_nobody_wrote():
 # <a id="assistant"></a>
 # ## From captions to an assistant
 #
-# Ask a model of the web *What is the capital of France?*, and it may go on with *What is the capital of
-# Spain?*, because there a question often stands in a list of questions. It may know the answer, but it
-# has never been told that we want one, and that takes two more rounds of training.
+# Ask a model trained on the web *What is the capital of France?*, and it may go on with *What is the
+# capital of Spain?*, because there a question often stands in a list of questions. It may know the answer,
+# but it has never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands of requests with good answers, by now often
-# millions, written by people or by a larger model, and the loss is taken on the answers alone. Then come
+# *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
+# answers, written by people or by a larger model. Only the answers enter the loss. Then come
 # *preferences*, because it is hard to write the best answer, but easy to name the better of two. [Ouyang
-# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices, which the model
-# then learns to please by reinforcement. *Direct preference optimization* (DPO, [Rafailov et al.,
+# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices; the language
+# model then learns by reinforcement to please it. *Direct preference optimization* (DPO, [Rafailov et al.,
 # 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor reinforcement. It compares the
 # model $\pi$ with what it was before, $\pi_0$, and raises the preferred answer $y_w$ above the other one
 # to the same request, $y_l$:
@@ -5342,10 +5345,9 @@ def captions_that_nobody_wrote():
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
 # $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
 # maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
-# $\pi_0$. The best one is $\pi \propto \pi_0\, e^{r/\beta}$. Its reward is therefore
-# $\beta \log(\pi / \pi_0)$ plus a constant, which both answers share and which cancels in $d$. What is
-# left of $\sigma(d)$ is the probability of the choice that people have made, and minus its logarithm is
-# the loss.
+# $\pi_0$. The best such model is $\pi \propto \pi_0\, e^{r/\beta}$. The reward is therefore $\beta
+# \log(\pi / \pi_0)$ plus a constant, which both answers share and which cancels in $d$. With this reward,
+# $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm is the loss.
 #
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and gets pairs of one with and
 # one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5410,11 +5412,12 @@ def prefer_dogs():
         share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
         texts = " ".join(words.decode(ids) for ids in written[:4])
         rows.append((name, share, scores["perplexity"], texts))
-    of_people = [target for _, target in ids_at_hand()[1] if has_a_dog(target)]
+    people = [target for _, target in ids_at_hand()[1]]
     groups = {
         f"the {len(better)} preferred": better,
         f"the other {len(worse)}": worse,
-        f"{len(of_people)} by people, with a dog": of_people,
+        "by people, with a dog": [ids for ids in people if has_a_dog(ids)],
+        "by people, without": [ids for ids in people if not has_a_dog(ids)],
     }
     changes = [
         f"{name} {gain(after, before, ids).mean().item():+.1f}" for name, ids in groups.items()
@@ -5425,19 +5428,19 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# The last change tells that the model has understood us, since it has never seen those captions. The
-# first is much larger: the few captions that were preferred it has learnt by heart as well. What it writes
-# is no better than before, but has a dog in it, because nothing asks for good captions, only for dogs.
-# This is a small case of *reward hacking*, which collects the reward without what was meant by it.
+# The model has read none of the people's captions, yet those with a dog have become likelier and the others
+# less likely: it has understood what is wanted. The preferred captions have gained far more, so these it
+# has learnt by heart as well. And what it writes is no better than before, but has a dog in it, because
+# nothing asks for good captions, only for dogs. This is a small case of *reward hacking*, which collects
+# the reward without what was meant by it.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al.,
-# 2024](https://arxiv.org/abs/2402.03300)), with which [DeepSeek-R1](https://arxiv.org/abs/2501.12948)
-# learnt its long chains of thought, a model answers a question several times, and each answer becomes
-# likelier or less likely in proportion to its *advantage*: by how many standard deviations its reward
-# lies above the mean of the group. Such a model buys accuracy with tokens, some of which may also call a
-# search or run a program whose output is appended to the text, and this is one reason why caches and the
-# speed of decoding matter so much below.
+# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
+# with which [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt its long chains of thought, a model
+# answers a question several times, and each answer becomes likelier or less likely in proportion to its
+# *advantage*: by how many standard deviations its reward lies above the mean of the group. Such a model
+# buys accuracy with tokens, some of which may call a search or run a program whose output joins the text.
+# That is one reason why caches and the speed of decoding matter so much below.
 #
 # Whoever adapts a large model at home seldom trains all of it. *LoRA* ([Hu et al.,
 # 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
@@ -5474,10 +5477,10 @@ published("changes")
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
 # subwords and laid end to end in streams of 256. All make 750 updates with the same batches, which are
-# three passes over half a million tokens, without label smoothing; the learning rate rises for 150
-# updates and then falls in a straight line to zero. Their perplexity is per subword and does not compare
-# with that of the models of words above. Where attention loses parameters, a wider feed-forward network
-# makes up for them; of a mixture we count those that act on a token.
+# three passes over half a million tokens, without label smoothing; the learning rate rises for 150 updates
+# and then falls in a straight line to zero. Their perplexity is per subword and cannot be compared with
+# that of the word models above. Where attention loses parameters, a wider feed-forward network makes up
+# for them; of a mixture we count those that act on a token.
 #
 # <details><summary>All numbers: parameters, speed, cache</summary>
 #
@@ -5512,14 +5515,16 @@ published("changes")
 #
 # </details>
 #
-# **What the bench says.** Rotary positions and ALiBi stand far outside the band, probably because captions
+# **What the bench says.** Rotary positions and ALiBi stand far outside the band, perhaps because captions
 # that are laid end to end begin at arbitrary places: where a word stands in its stream tells little,
-# whereas a distance always does. Windows, which favour what is near, gain as well, and so do Muon, whose
-# price in speed is paid once an update and so falls with larger batches, and AdamW, perhaps because so
-# small a text is read three times. SwiGLU, latents, the mixture and the plateau come out a little worse
-# with both of their seeds. RMSNorm, QK-norm, no biases and grouped keys lie so near the band that these
-# runs cannot tell them from it. Even a single head of keys costs nothing that we could measure, and with a
-# quarter of the cache it writes, on this CPU, 1.6 times as fast.
+# whereas a distance always does. Worst, but by 1.6 only, is no position at all. Windows, which favour what
+# is near, gain as well. So do AdamW, perhaps because so small a text is read three times, and Muon, whose
+# price in speed is paid once an update and so falls with larger batches.
+#
+# SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
+# QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. Even a
+# single head of keys costs nothing that we could measure, if a wider feed-forward network makes up for its
+# parameters, and with a quarter of the cache it writes, on this CPU, 1.6 times as fast.
 #
 # **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap: windows
 # may have gained only because they, too, tell what is near, which a model with rotary positions knows
@@ -5531,12 +5536,12 @@ published("changes")
 #
 # If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
 # here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
-# because they are simpler and seem to cost nothing, and Muon with weight decay. This is *our choice* in
-# the figure, about as low as *together*, which has SwiGLU, QK-norm and the plateau as well.
+# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. This is *our
+# choice* in the figure, about as low as *together*, which has SwiGLU, QK-norm and the plateau as well.
 #
 # <!-- results: overlap -->
-# Gains overlap: multiplied, those of its parts alone promise 17.3; together
-# they reach 19.1.
+# Gains overlap: multiplied, those of its parts promise 17.3, and it reaches
+# 19.1.
 # <!-- end of results: overlap -->
 #
 # <a id="exchange"></a>
@@ -5602,8 +5607,8 @@ class SwiGLU(nn.Module):
 # <a id="rotary"></a>
 # ### Rotary positions
 #
-# Sinusoids are added at the bottom, where they mix with what the word means. Move a query and a key that
-# stand side by side along the text. What becomes of their score?
+# Sinusoids are added at the bottom, where they mix with what the word means. Take a query and a key that
+# stand side by side, and move both along the text. What becomes of their score?
 
 
 # %%
@@ -5638,14 +5643,14 @@ def the_same_pair_further_on():
 
 
 # %% [markdown]
-# With sinusoids it wanders, although nothing between the two has changed, and a head has to learn
-# matrices that filter the places out. Rotary positions ([Su et al.,
-# 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
-# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by
-# the same angle, and their inner product stays; that of a query at $m$ and a key at $n$ therefore
-# depends on $(m-n)\theta$ alone. Fast pairs tell neighbours apart, slow ones what is far. (`slower` is
-# for [longer texts](#long-context). If you load weights of others, look which features they pair:
-# `rotate` takes neighbours, many libraries the halves.)
+# With sinusoids it wanders, although nothing between the two has changed, and a head has to learn matrices
+# that filter the places out. Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) turn
+# queries and keys instead, inside every self-attention: at position $m$ each pair of features is rotated
+# by $m\theta$, with a $\theta$ of its own. Turn both by the same angle, and their inner product stays;
+# that of a query at $m$ and a key at $n$ therefore depends on $(m-n)\theta$ alone. Fast pairs tell
+# neighbours apart, slow ones distant places. (`slower` is for [longer texts](#long-context). If you load
+# other people's weights, check which features they pair: `rotate` takes neighbours, many libraries
+# halves.)
 
 
 # %% tags=["hide-input"]
@@ -5672,10 +5677,11 @@ class RotaryAttention(MultiHeadedAttention):
 #
 # One can also make a model short-sighted instead of telling it where its words stand. In *ALiBi* ([Press
 # et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, in every head another amount, and there are no positional encodings at all. That takes
-# one method, and so may an idea of yours. Attention works in three steps, `project`, `attend` and `join`,
-# which a [cache](#cached-decoding) calls one by one. So override a step, not `forward`, and count places
-# from the end of the keys, because a cache sends only the newest queries; `cache_agrees` finds mistakes.
+# query and key, a different one in each head, and there are no positional encodings at all. That takes one
+# method, and an idea of yours may take no more. Attention works in three steps, `project`, `attend` and
+# `join`, which a [cache](#cached-decoding) calls one by one. So override a step, not `forward`, and count
+# places from the end of the keys, because a cache sends only the newest queries; `cache_agrees` finds
+# mistakes.
 
 
 # %%
@@ -5863,9 +5869,9 @@ class LatentAttention(MultiHeadedAttention):
 #
 # where $k_t$ has length one and $\beta_t$ tells how much of the old is replaced. *Gated DeltaNet* ([Yang
 # et al., 2024](https://arxiv.org/abs/2412.06464)) does both. (Vectors are rows, so $k^\top k$ is a
-# matrix.) Still, about every fourth layer of such models has attention that looks back, in
-# [Qwen3.8](https://arxiv.org/abs/2608.30320) at the few keys that a cheap scorer has picked: *sparse*
-# attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
+# matrix.) Still, every fourth to tenth layer of such models looks back by attention, and in
+# [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a cheap scorer picks:
+# *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
 #
 # ### A mixture of experts
 #
@@ -5914,7 +5920,7 @@ class MixtureOfExperts(nn.Module):
 # than its share of a batch, and rises when it had less. It decides which experts are chosen, not how
 # their outputs are weighted; the weights are the router's, which is how it learns. The largest open
 # models are mixtures: of a trillion parameters in Kimi K2, 32 billion act on a token. The one on the bench
-# comes out worse, perhaps because each expert sees a quarter of so few tokens.
+# comes out worse, perhaps because each expert sees only a quarter of an already small text.
 #
 # <a id="adamw"></a>
 # ### AdamW
@@ -5928,9 +5934,9 @@ class MixtureOfExperts(nn.Module):
 # <a id="muon"></a>
 # ### Muon
 #
-# To Adam a matrix is a bag of numbers. Let us look at one as a matrix, the gradient of a feed-forward
-# network in the finished translator, from twenty captions, and at what Muon will make of it. A singular
-# value is the strength of one direction.
+# To Adam a matrix is a bag of numbers. Look at one as a matrix: the gradient that twenty captions send to
+# a feed-forward network of the finished translator, and what Muon makes of it. A singular value is the
+# strength of one direction.
 
 
 # %%
@@ -5957,9 +5963,10 @@ def directions_of_a_gradient():
     rows = []
     for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
         found = torch.linalg.svdvals(matrix)
-        places = [0, 1, len(found) // 4, len(found) // 2]
+        places = [0, 1, len(found) // 4, len(found) // 2, -1]
         rows.append((name, *(found / found[0])[places].tolist()))
-    return table(rows, ["singular values", "first", "second", "a quarter down", "in the middle"])
+    columns = ["singular values", "first", "second", "a quarter down", "in the middle", "last"]
+    return table(rows, columns)
 
 
 # %% [markdown]
@@ -6020,7 +6027,7 @@ class Muon(torch.optim.AdamW):
 # Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
 # loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
-# the same steps, but for bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
+# the same steps, except in bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
 #
 # <a id="all-together"></a>
 # ### All together
@@ -6029,7 +6036,7 @@ class Muon(torch.optim.AdamW):
 # right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
 # SwiGLU and no biases, trained by Muon with weight decay and a plateau, it is *together* in the table. (A
 # plateau, or *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), needs no number of
-# updates in advance.)
+# updates until it falls.)
 
 
 # %% tags=["hide-input"]
@@ -6086,11 +6093,12 @@ SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 # <a id="flash"></a>
 # ## FlashAttention
 #
-# For 3,072 positions the weights of a layer with eight heads take some [300 MB](#why-self-attention),
-# and for ten times as many a hundred times as much, although a forward pass needs them for an average
-# only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135)) reads the keys block by
-# block and keeps, for each query, the highest score so far, the sum of the exponentials, and the average
-# before its division. If a block brings a higher score, all that was summed before shrinks alike.
+# For 3,072 positions a layer's attention weights, with eight heads, take some [300
+# MB](#why-self-attention), and for ten times as many a hundred times as much, although a forward pass
+# needs them for an average only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135))
+# reads the keys block by block and keeps, for each query, the highest score so far, the sum of the
+# exponentials, and the average before its division. If a block brings a higher score, all that was summed
+# before shrinks alike.
 
 
 # %%
@@ -6204,11 +6212,12 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Long proposals gain no more, since a draft that looks one word back is soon refused. (The table counts
-# passes; what they save in time depends on how long a pass waits for its weights.) A better draft is a
-# small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
-# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
-# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90 % of such guesses.
+# Longer proposals gain little. If each guess is accepted with a probability of 0.53, as in the second row,
+# a pass gives $1 + 0.53 + 0.53^2 + \dots$ tokens, which is 1.53, 1.81 and 2.04 for one, two and four
+# proposals, and never more than 2.13. (What that saves in time depends on how long a pass waits for its
+# weights.) A better draft is a small Transformer, or the large model itself: with *multi-token prediction*
+# ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well,
+# and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90% of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
@@ -6220,7 +6229,7 @@ def tokens_of_a_pass():
 # has ended leaves, and what has just arrived takes its place (*continuous batching*, [Yu et al.,
 # 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
 # room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
-# (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38 % of it filled. Their *vLLM* hands out
+# (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38% of it filled. Their *vLLM* hands out
 # small *pages* instead, wherever there is room, as an operating system does.
 #
 # Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
@@ -6234,10 +6243,10 @@ def tokens_of_a_pass():
 # ## Longer texts than in training
 #
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
-# make sense of the next ones? Two small language models, one with sinusoids and one with rotary
-# positions, read captions laid end to end, and then the same validation tokens at places that begin at
-# 0, 64, 128 and 192. More text before them should make them easier; but a [rotated](#rotary) query meets
-# keys there at distances that the model has never seen.
+# make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
+# are trained on captions laid end to end, then read the same validation tokens from places 0, 64, 128 and
+# 192 on. More text before them should make them easier; but a [rotated](#rotary) query meets keys there at
+# distances that the model has never seen.
 #
 # Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen
 # et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the
@@ -6289,14 +6298,14 @@ def beyond_the_training():
 
 
 # %% [markdown]
-# With sinusoids perplexity jumps right behind the last place of the training: a formula may be defined at
-# every place, but the model has not learnt to use it there. Rotary positions wear out slowly, at least in
-# these two layers; in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated,
-# they are worse than untouched everywhere, because all distances have shrunk to sizes that the weights do
-# not know; Chen et al. therefore train on with the new angles. The larger base costs little at the
-# beginning and is the best of the three beyond it, though one seed and 48 pieces of text carry only large
-# differences. Many models end their training with long texts, and some stretch the context further by
-# YaRN: [SmolLM3](https://github.com/huggingface/smollm/tree/main/text) from 64K tokens to 128K.
+# With sinusoids perplexity jumps as soon as places are new: a formula may be defined at every place, but
+# the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two layers;
+# in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are worse than
+# untouched everywhere, because all distances have shrunk to sizes that the weights do not know; Chen et
+# al. therefore train on with the new angles.
+#
+# The larger base costs little at the beginning and is the best of the three beyond it, though one seed and
+# 48 pieces of text bear out only large differences. Many models end their training with long texts.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6307,11 +6316,10 @@ def beyond_the_training():
 # how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
 # taken on the target alone, since the source need not be guessed.
 #
-# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (a
-# choice: in a *prefix* language model, one of those in [Raffel et al.,
-# 2020](https://arxiv.org/abs/1910.10683), it does), so *hebt* is finished before the model reads *auf*,
-# and whatever *auf* changes has to be worked out in later positions. In return each layer of the target
-# reads the source at its own depth, and not only an encoder's last states.
+# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (in a
+# *prefix* language model it does, [Raffel et al., 2020](https://arxiv.org/abs/1910.10683)), so *hebt* is
+# finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
+# positions. In return, each layer reads the source at its own depth, not only in an encoder's last states.
 
 
 # %% tags=["hide-input"]
@@ -6347,9 +6355,10 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # In a single stack every layer reads source and target, so at equal numbers of parameters a pair takes
 # about twice as many operations, and every layer caches both texts. But one kind of layer and one stack
-# serve any task that can be written down. Large models have gone this way, and in 2026 one has turned
-# back: the decoder of [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes
-# the keys and values for its view of the whole text from the last states of an encoder, if a causal one.
+# serve any task that can be written down. Large models have gone this way, and in 2026 one of them has
+# turned back: the decoder of [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash)
+# takes the keys and values for its view of the whole text from the last states of an encoder, albeit a
+# causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6357,14 +6366,15 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
 # in terms of [the changes above](#since-2017), with their sources; a dash where none tells.
 #
-# - **Norm**: before a sub-layer (*pre*), at its end before the sum (*out*), or behind the sum (*post*).
-# - **Feed-forward**: GELU, like Swish, is a smooth ReLU, and ReLU² its square. What ends in GLU is gated,
-#   by a bounded Swish in SiTU-GLU.
+# - **Norm**: before a sub-layer (*pre*), at its end before the sum (*out*), or after the sum (*post*).
+# - **Feed-forward**: GELU, like Swish, is a smooth ReLU; ReLU² is a ReLU squared. What ends in GLU is
+#   gated, by a bounded Swish in SiTU-GLU.
 # - **Attention**: MHA has keys and values for each head, GQA for each group of heads, MQA for all
 #   together, MLA as [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are
 #   merged. "5 of 6" counts layers.
 # - **Experts**: 8/256 + 1 means 8 of 256 for each token, and one for all.
-# - **Context**: the longest that the makers support, sometimes stretched (by YaRN in Qwen3 and SmolLM3).
+# - **Context**: the longest that the makers support, sometimes stretched (by YaRN in Qwen3, SmolLM3 and
+#   Kimi K2).
 #
 # In which column do the models since Llama 3 agree most, and in which least?
 #
@@ -6389,19 +6399,19 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
 # keys, at least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree
-# most about attention, where nearly all that they do serves a smaller [cache](#cached-decoding) or less to
-# read from it. Not every change has a column: since GPT-2, for one, most subwords have been built from
+# most about attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to
+# read less of it. Not every change has a column: since GPT-2, for one, most subwords have been built from
 # *bytes*, so that no text is unknown.
 #
 # <a id="remained"></a>
 # ## What has remained
 #
-# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read
-# the code of these models, because its plan has held. Attention mixes the positions, a network works on
-# each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
-# stacked. Even where the plan bends it can be recognized: in
-# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8 four streams run side by side, and the
-# layers of Kimi K3 attend to what earlier ones wrote.
+# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
+# code of these models, because its plan has held. Attention mixes the positions, a network works on each
+# of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
+# Even where the plan bends it can be recognized: in [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and
+# Qwen3.8-Flash-Next four streams run side by side, and the layers of Kimi K3 attend to what earlier ones
+# wrote.
 #
 # You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of them, you will know where to look.

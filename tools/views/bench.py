@@ -86,6 +86,6 @@ def overlap() -> str:
     base = found["base"]
     product = base * prod(found[row] / base for row in SHARES)
     return (
-        f"Gains overlap: multiplied, those of its parts alone promise {product:.1f}; together\n"
-        f"they reach {found['choice']:.1f}.\n"
+        f"Gains overlap: multiplied, those of its parts promise {product:.1f}, and it reaches\n"
+        f"{found['choice']:.1f}.\n"
     )
