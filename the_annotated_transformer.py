@@ -7875,7 +7875,7 @@ PositionalEncoding make_model start_weights count_parameters Batch pad_ids rate 
 SimpleLossCompute run_epoch TrainState make_optimizer evaluate_loss data_gen greedy_decode
 beam_search search_one load_tokenizers tokenize build_vocabulary create_dataloaders average
 cache_agrees with_cache RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention
-rotate LanguageModel make_language_model sample Corpus Config train_model
+rotate LanguageModel make_language_model draw generate Corpus Config train_model
 load_trained_model save_model Translator translate translate_lines PARTS OPTIMIZERS SCHEDULES
 exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
 """.split()
