@@ -92,8 +92,7 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(toy, tmp_path, m
     assert what_was_learnt() == whole
 
 
-def test_the_table_has_both_kinds_once_there_is_something_to_show(toy):
-    assert "|" not in recipe.one_sequence(), "no table yet"
+def test_the_table_has_both_kinds(toy):
     beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
     one_sequence.train(3)
     found = records.read("one-sequence")

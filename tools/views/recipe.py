@@ -193,18 +193,9 @@ batches, with the same learning rates:
 """
 
 
-NOT_YET = """\
-How much an encoder is worth at this size has not been measured yet. `python -m
-tools.results.one_sequence train 1` trains such a translator in about an hour, and `python -m
-tools.results` puts it here beside one with an encoder.
-"""
-
-
 def one_sequence() -> str:
-    """The translator without an encoder, once it is on record, beside one with an encoder."""
-    found = records.read("one-sequence")
-    if not found:
-        return NOT_YET
+    """The translator without an encoder beside one with an encoder."""
+    found = record("one-sequence")
     run = record(f"runs/{found['settings']['beside']}")
     records.check_comparable({"one sequence": found["made"], "two stacks": run["summary"]})
     beside = {"parameters": run["summary"]["parameters"], "log": run["log"]}
