@@ -5,11 +5,8 @@ const PLAIN = { ae: "ä", oe: "ö", ue: "ü", Ae: "Ä", Oe: "Ö", Ue: "Ü", ss: 
 const MEANT = /[aA]e(?!l$)|[oO]e|(?<![aeoäq])ue(?!ll$)|Ue|ss/gu; // not in neue, Mauer, quer, Duell, Michael
 const MOST = 4; // places in a word
 const SHOUT = /^\p{Lu}[\p{Lu}ß]+$/u;
-/** Words that begin sentences, so that the model knows them with a capital, too. */
-const SMALL = new RegExp(
-  "^(am|an|auf|aus|bei|das|der|die|drei|eine?|einige|fünf|gegen|hinter|im|in|jemand|mehrere|mit|nach|sie|um|unter|" +
-    "viele|vier|von|vor|zu|zwei|blau|rennen|rot|schwarz|sitzen|weiß)$",
-);
+const SMALL = // the model knows these with a capital, too: from where sentences begin
+  /^(am|an|auf|aus|bei|das|der|die|drei|eine?|einige|fünf|gegen|hinter|im|in|jemand|mehrere|mit|nach|sie|um|unter|viele|vier|von|vor|zu|zwei|blau|rennen|rot|schwarz|sitzen|weiß)$/;
 
 const count = (word, letter) => word.split(letter).length;
 
