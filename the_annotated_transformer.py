@@ -1628,10 +1628,11 @@ def watch_it_learn():
 
 # %% [markdown]
 # <a id="figure-watch-it-learn"></a>
-# **Figure.** What a model writes while it trains. At first it repeats whatever piece its random
-# weights prefer, then it writes nothing at all. Next comes English, but about any picture; the girl
-# and her ball appear at update 804. The verb is open to the end: she *is holding* the ball, *raising*
-# it, *lifts* it, and at last *raises* it.
+# **Figure.** What the translator [of the beginning](#figure-first-translation) writes while it trains.
+# At first it repeats whatever piece its random weights prefer, then it writes nothing at all. Next comes
+# English, but about any picture; the girl and her ball appear at update 804. The verb is open to the
+# end: she *is holding* the ball, *raising* it, *lifts* it, and at last *raises* it, as she did in the
+# beginning, where the weights are the [mean](#averaging) of the last six epochs.
 #
 # A dozen lines are enough to teach a small model a single sentence:
 
@@ -2125,10 +2126,11 @@ published("warmups")
 
 # %% [markdown]
 # <a id="figure-warmups"></a>
-# **Figure.** Loss at the end of 400 updates with 32 sequences each, by peak learning rate. Each
-# point is one run, the mean of its last ten updates; there are seven rates with three seeds each.
-# The dashed line is $\log 12 = 2.48$, the loss of a model that knows nothing: eleven symbols and the
-# end, all equally likely.
+# **Figure.** Loss after 400 updates, by peak learning rate: with a warm-up the points stay at the
+# bottom, where the task is learnt, up to higher rates than without, and in pre-norm up to higher ones
+# than in post-norm. Each point is one run with 32 sequences an update, the mean of its last ten
+# updates; there are seven rates with three seeds each. The dashed line is $\log 12 = 2.48$, the loss
+# of a model that knows nothing: eleven symbols and the end, all equally likely.
 #
 # Let a rate *work* if after these 400 updates all three seeds have a loss below 0.5. The highest of
 # the seven that works:

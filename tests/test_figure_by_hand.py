@@ -86,6 +86,17 @@ def test_everything_that_is_shown_is_what_attention_computes(at, box, word, move
     assert answer(box) == near(theirs, 6e-3)
 
 
+def test_shadows_that_fall_back_look_different(box):
+    products = numbers(" ".join(columns(box)[0]))
+    assert box.locator(".shadows .shadow.back").count() == sum(each < 0 for each in products)
+    width = "path => parseFloat(getComputedStyle(path).strokeWidth)"
+    back, forth = (
+        box.locator(f".shadows .shadow{kind}").first.evaluate(width)
+        for kind in (".back", ":not(.back)")
+    )
+    assert back < forth
+
+
 def test_the_query_is_moved_within_the_plane_and_comes_back(box):
     start = columns(box)
     before = answer(box)

@@ -172,6 +172,22 @@ def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_pa
         box.locator(".close").wait_for()
 
 
+def test_on_a_phone_a_part_its_switch_and_what_comes_of_it_are_in_one_view(browser, figures_page):
+    size = {"width": 390, "height": 780}
+    tab = watched(browser, figures_page, viewport=size, has_touch=True)
+    box = figure(tab, "map")
+    place(box, "decoder final").tap()
+    box.locator(".close").wait_for()
+    switch = box.get_by_role("button", name="cross-attention of layer 3 off")
+    switch.dispatch_event("click")
+    box.locator(".translated > s").wait_for()
+    assert not box.locator(".close").is_visible(), "the panel hides nothing"
+    box.locator(".whole").evaluate("drawing => drawing.scrollIntoView({ behavior: 'instant' })")
+    for seen in (place(box, "decoder cross"), switch, box.locator(".comes")):
+        at = seen.bounding_box()
+        assert 0 <= at["y"] <= size["height"] - at["height"]
+
+
 def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
     written, ghost = box.locator(".translated > span"), box.locator(".translated > s")
     intact = written.inner_text()

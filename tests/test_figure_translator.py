@@ -247,6 +247,8 @@ def test_umlauts_are_written_at_the_cursor_or_understood_without(box):
         ("Eine Klasse Maedchen laeuft ueber die neue Strasse", "Straße"),
         ("eine schoene frau laeuft ueber die strasse", "eine schöne Frau läuft über die Straße"),
         ("ZWEI HUNDE SPIELEN", "Zwei Hunde spielen"),
+        ("EIN KIND MIT DEM BALL UND EIN PINGUIN", "Ein Kind mit dem Ball und ein Pinguin"),
+        ("Ein HUND im BMW", "Ein Hund im BMW"),
     ):
         field.fill(typed)
         box.locator(".german", has_text=read.replace(" ", "")).wait_for()

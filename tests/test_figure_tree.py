@@ -115,6 +115,13 @@ OVERLAP = """all => {
 }"""
 
 
+EDGES = """all => {
+    const boxes = all.map((each) => each.getBoundingClientRect());
+    return [Math.min(...boxes.map((each) => each.left)),
+        Math.max(...boxes.map((each) => each.right))];
+}"""
+
+
 @pytest.mark.parametrize("width, along, across", [(390, "y", "x"), (1360, "x", "y")])
 def test_it_fits_and_grows_downward_where_it_is_narrow(browser, figures_page, width, along, across):
     size = {"width": width, "height": 800}
@@ -129,3 +136,11 @@ def test_it_fits_and_grows_downward_where_it_is_narrow(browser, figures_page, wi
     scroll = box.locator(".scroll:has(> .grid)")
     assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth")
     assert not box.locator(".node").evaluate_all(OVERLAP)
+    if width > 390:
+        return
+    box.get_by_role("slider").fill("5")
+    box.locator(".asked", has_text="width 5").wait_for()
+    assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth"), "a wide beam, too"
+    assert not box.locator(".node").evaluate_all(OVERLAP)
+    left, right = box.locator(".node").evaluate_all(EDGES)
+    assert 0 <= left < right <= width

@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 
+import altair as alt
 import nbformat
 import pandas as pd
 import pytest
@@ -186,6 +187,20 @@ def test_a_chart_has_no_label_twice_and_tells_the_value_of_a_cell(tmp_path):
     told = {cell["d"].split("h")[0]: float(cell.title.string) for cell in cells}
     assert max(told.values()) == told["M420,120"] == 1
     assert sum(cell["d"].count("M") for cell in cells) == 16
+
+
+def test_lines_have_the_room_of_a_wide_screen_and_are_told_apart_by_dashes(tmp_path):
+    points = [{"x": x, "y": 1, "kind": kind} for kind in "ab" for x in range(3)]
+    charts = []
+    for width in (90, 300):
+        drawn = alt.Chart(alt.Data(values=points), description="Lines.", width=width).mark_line()
+        charts.append(chart(drawn.encode(x="x:Q", y="y:Q", color="kind:N").to_dict()))
+    page = page_of(tmp_path, *charts)
+    rooms = [float(svg["viewbox"].split()[2]) for svg in page.select("svg.wide")]
+    assert rooms[0] == pytest.approx(rooms[1], abs=2)
+    assert rooms[0] > 2 * max(float(svg["viewbox"].split()[2]) for svg in page.select("svg.narrow"))
+    for svg in page.select("svg"):
+        assert len({path["stroke-dasharray"] for path in svg.select("[stroke-dasharray]")}) == 2
 
 
 # Headings, links and captions ---------------------------------------------------------------------

@@ -31,6 +31,7 @@ IDEAS, WRAP = (
     )
 )
 SWITCHES = f"{IDEAS}\n{WRAP}"
+TO_FIGURES = '<a class="to-figures" href="#figures">All figures</a>'
 FIRST_READING = "<span>For a first reading, all code can be folded to a line each.</span>"
 SCRIPT = records.PROJECT / "the_annotated_transformer.py"
 
@@ -61,13 +62,13 @@ def wrap_first_screen(article: Tag) -> None:
         box.extend([title, *around])
 
 
-def offer_at_the_start(article: Tag, urls: dict[str, str]) -> None:
-    """At the start offer the switches, too, and links to what the page is made of."""
+def offer_at_the_start(article: Tag, offers: str, urls: dict[str, str]) -> None:
+    """At the start offer what the contents do, too, and links to what the page is made of."""
     start = article.select_one("hgroup:has(#start)")
     if start:
         elsewhere = " · ".join(f'<a href="{url}">{name}</a>' for name, url in urls.items())
         start.insert_after(parsed(f'<p class="links">{elsewhere}</p>' if urls else ""))
-        start.insert_after(parsed(f'<p class="switches">{SWITCHES} {FIRST_READING}</p>'))
+        start.insert_after(parsed(f'<p class="switches">{offers} {FIRST_READING}</p>'))
 
 
 def build(notebook: Path) -> tuple[str, dict]:
@@ -88,14 +89,15 @@ def build(notebook: Path) -> tuple[str, dict]:
     urls = links()
     at_home = f"{urls['The repository']}/raw/main/docs/" if urls else ""
     wrap_first_screen(article)
-    offer_at_the_start(article, urls)
+    offers = f"{SWITCHES}\n{TO_FIGURES}" if article.find(id="figures") else SWITCHES
+    offer_at_the_start(article, offers, urls)
     values = {
         "title": html.escape(article.h1.get_text(strip=True), quote=False),
         "summary": html.escape(" ".join(lead.split())),
         "styles": assets.styles(),
         "later_styles": assets.later_styles(),
         "contents": articles.contents(article),
-        "switches": SWITCHES,
+        "switches": offers,
         "ideas": IDEAS,
         "draft": draft,
         "preview": f"{at_home}preview.png",

@@ -11,8 +11,10 @@ from tools.page.cache import cached
 
 VEGA_LITE = "6.4"
 NARROW = 330  # pixels; the room on a phone
+WIDE = 760  # pixels; of the room on wide screens, so much that letters stay legible on a tablet
 PLOT = 252  # of them what an axis with its labels and title leaves
 RAMP = (1, 3, 5, 7, 9)  # its colours in page.css
+DASHES = [[1, 0], [9, 3], [4, 3], [9, 3, 2, 3]]  # of lines, which may lie on each other
 STEPS = 20  # of a ramp: from 0 to 1 and from -1 to 1 they end at round numbers
 DIVERGING = ("redblue",)  # schemes of two colours; all others become the one of the page
 FONT = "Liberation Sans"  # the converter measures with it; the page sets its own, which is narrower
@@ -50,6 +52,26 @@ def colour(part: dict, is_narrow: bool) -> None:
             label = f"datum.index % {5 if is_narrow else 2} ? '' : datum.label"
             labels = {"labelExpr": label, "labelOverlap": False}
             channel["legend"] = channel.get("legend", {}) | labels
+
+
+def dash(part: dict) -> None:
+    """Tell lines apart by dashes as well as by colours."""
+    encoding = part.get("encoding", {})
+    mark = part.get("mark")
+    kind = mark.get("type") if isinstance(mark, dict) else mark
+    if kind == "line" and "color" in encoding and "strokeDash" not in encoding:
+        dashes = {"scale": {"range": DASHES}, "legend": None}
+        encoding["strokeDash"] = encoding["color"] | dashes
+
+
+def widened(spec: dict, factor: float) -> dict:
+    """A chart with plots so many times as wide; heat maps keep their shape."""
+    spec = copy.deepcopy(spec)
+    for part in parts(spec):
+        is_heat_map = part.get("encoding", {}).get("color", {}).get("type") == "quantitative"
+        if isinstance(part.get("width"), int | float) and not is_heat_map:
+            part["width"] = round(part["width"] * factor)
+    return spec
 
 
 def narrow(part: dict) -> None:
@@ -94,6 +116,18 @@ def config(is_narrow: bool) -> dict:
 
 CELL = re.compile(r'<path aria-label="[^"]*: ([^":]*)"[^>]* d="(M[^"]*h[^"]*Z)" fill="([^"]*)"/>')
 
+DISC = re.compile(r'<path([^>]*) d="M([\d.]+),0(?:A\2,\2,0,1,1,-?\2,0){2}"')
+LINE = re.compile(r'<line transform="translate\(([^)]*)\)" x2="([^"]*)" y2="([^"]*)"( [^>]*)/>')
+
+
+def joined(lines: re.Match) -> str:
+    """Lines of a grid or of an axis as one path."""
+    found = LINE.findall(lines[0])
+    if len({looks for *_, looks in found}) > 1:
+        return lines[0]
+    path = "".join(f"M{start}l{x},{y}" for start, x, y, _ in found)
+    return f'<path d="{path}"{found[0][-1]}/>'
+
 
 def merged(cells: re.Match, is_narrow: bool) -> str:
     """Cells of a heat map: a path for each colour, or for each value, where a mouse can ask it."""
@@ -119,8 +153,22 @@ def lean(svg: str, is_narrow: bool) -> str:
         ' opacity="1"| stroke-width="1"',
     )
     svg = re.sub("|".join(unused), "", svg)
+    svg = re.sub(f"(?:{LINE.pattern}){{2,}}", joined, svg)
+    svg = DISC.sub(r'<circle\1 r="\2"', svg)
     in_a_tag = r"\d+\.\d{3,}(?=[^<]*>)"  # not what is read
     return re.sub(in_a_tag, lambda number: f"{float(number[0]):.2f}".rstrip("0").rstrip("."), svg)
+
+
+def size(svg: str) -> tuple[str, str]:
+    """Width and height of a drawing."""
+    return re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
+
+
+def filled(spec: dict) -> dict:
+    """A chart as wide as the room, found from its width once and with plots twice as wide."""
+    charts = (widened(spec, factor) for factor in (1, 2))
+    once, twice = (float(size(vl_convert.vegalite_to_svg(each, VEGA_LITE))[0]) for each in charts)
+    return widened(spec, 1 + (WIDE - once) / (twice - once)) if twice > once else spec
 
 
 def drawn(spec: dict, is_narrow: bool) -> str:
@@ -128,16 +176,18 @@ def drawn(spec: dict, is_narrow: bool) -> str:
     spec = copy.deepcopy(spec)
     for part in parts(spec):
         colour(part, is_narrow)
+        dash(part)
         mark = part.get("mark")
         if isinstance(mark, dict) and mark.get("point") == "transparent":
             del mark["point"]  # it is there for the mouse
         if is_narrow:
             narrow(part)
     spec["config"] = spec.get("config", {}) | config(is_narrow)
+    spec = spec if is_narrow else filled(spec)
     svg = lean(vl_convert.vegalite_to_svg(spec, VEGA_LITE), is_narrow)
-    width, height = re.search(r'width="([\d.]+)" height="([\d.]+)"', svg).groups()
-    size = f'style="width:{float(width) / 16:.2f}rem"'
-    svg = svg.replace(f'width="{width}" height="{height}"', size, 1)
+    width, height = size(svg)
+    style = f'style="width:{float(width) / 16:.2f}rem"'
+    svg = svg.replace(f'width="{width}" height="{height}"', style, 1)
     return svg.replace('class="marks"', f'class="{"narrow" if is_narrow else "wide"}"', 1)
 
 

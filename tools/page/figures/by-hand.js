@@ -34,7 +34,7 @@ export function ByHand({ scene: first }) {
   );
   return html`<div class=${`by-hand at-${stage}`}>
     <p class="asking" lang="de" role="group" aria-label="The word that asks" onKeyDown=${arrows("button", { line: true })}>${words}</p>
-    <p class="hint">Choose a word, here or in the plane, or drag the query by its tip.</p>
+    <p class="hint">Choose a word, here or in the plane, or drag the query by its round tip.</p>
     <div class="board">
       <div class="seen">
         <div class="plane">

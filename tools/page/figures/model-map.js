@@ -74,6 +74,12 @@ export function ModelMap({ scene: first }) {
     else choose({ place });
   }
 
+  /** Other parts are unplugged: the panel no longer hides what comes of it. */
+  function cutOff(cuts) {
+    setClosed(player.turn);
+    map.choose({ cuts });
+  }
+
   /** Choose a position; on the other side, where its stack ends. */
   const choosing = (side) => (position) =>
     choose({ [side]: position, ...(sideOf(scene.place) !== side && { place: `${side} final` }) });
@@ -105,7 +111,7 @@ export function ModelMap({ scene: first }) {
             unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${chooseBox} />
           <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
         </div>
-        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${(next) => map.choose({ cuts: next })}>
+        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${cutOff}>
           <div class="comes"><p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
             <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${translation === intact ? "The sentence stays the same." : "Struck out is what it was."}`}</p></div>
         <//>

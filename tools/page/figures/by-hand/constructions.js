@@ -3,7 +3,7 @@
 import { dot, LIMIT, ROOT } from "./scene.js";
 import { html } from "../lib/ui.js";
 
-const LANE = 7; // between the shadows of two keys, in the units of the drawing
+const LANE = 9; // between the shadows of two keys, in the units of the drawing
 
 /** A point in the units of the drawing, a hundred to one and upside down. */
 export const at = ([x, y]) => [Math.round(100 * x), Math.round(-100 * y)];
@@ -30,13 +30,14 @@ export function Shadows({ scene: { asked, rows }, divided }) {
   const bars = rows.map(({ key, word }, number) => {
     const foot = dot(key, asked) / length;
     const lane = LANE * (number - (rows.length - 1) / 2);
+    const back = foot < 0 ? " back" : "";
     const bar = (kind, factor, from) =>
       html`<${Shadow} kind=${kind} length=${100 * foot * factor} ...${{ lane, longest, from }} />`;
     if (divided)
       return html`<g key=${word}>${bar("former", 1)}${bar("shadow key short", 1 / ROOT, ROOT)}</g>`;
     const across = (-100 * (asked[0] * key[1] - asked[1] * key[0])) / length;
     const falls = `M${Math.round(100 * foot)},${Math.round(across)}V${lane}`;
-    return html`<g key=${word}><path class="falls" d=${falls} />${bar("shadow key", 1)}</g>`;
+    return html`<g key=${word}><path class=${`falls${back}`} d=${falls} />${bar(`shadow key${back}`, 1)}</g>`;
   });
   return html`<g class="shadows" transform=${`rotate(${degreesOf(asked)})`}>
     <path class="beyond" d=${`M${-longest},0H${longest}`} />${bars}

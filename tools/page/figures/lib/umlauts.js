@@ -1,9 +1,12 @@
-// A text as it should be spelt: umlauts from plain letters, capitals for nouns, small letters for a shout.
+// A text as it should be spelt: umlauts from plain letters, capitals for nouns, small letters for shouts.
 
 export const UMLAUTS = ["ä", "ö", "ü", "ß"];
 const PLAIN = { ae: "ä", oe: "ö", ue: "ü", Ae: "Ä", Oe: "Ö", Ue: "Ü", ss: "ß" };
 const MEANT = /[aA]e(?!l$)|[oO]e|(?<![aeoäq])ue(?!ll$)|Ue|ss/gu; // not in neue, Mauer, quer, Duell, Michael
 const MOST = 4; // places in a word
+const SHOUT = /^\p{Lu}[\p{Lu}ß]+$/u;
+const SMALL = // the model knows these with a capital, too: from where sentences begin
+  /^(am|an|auf|aus|bei|das|der|die|drei|eine?|einige|fünf|gegen|hinter|im|in|jemand|mehrere|mit|nach|sie|um|unter|viele|vier|von|vor|zu|zwei|blau|rennen|rot|schwarz|sitzen|weiß)$/;
 
 const count = (word, letter) => word.split(letter).length;
 
@@ -27,12 +30,12 @@ function spellings(word) {
   return [...others, ...[word, ...others].map(capital).filter((other) => other !== word)];
 }
 
-/** Only what is in capitals throughout becomes small. */
-function calmed(text) {
-  const letters = text.replace(/\P{L}/gu, "");
-  const isShout =
-    letters.length > 3 && letters === letters.toUpperCase() && letters !== letters.toLowerCase();
-  return isShout ? capital(text.toLowerCase()) : text;
+/** What a word in capitals may be: itself, as BMW is, a noun, a small word. Of equals the first is meant. */
+function calmed(word, isFirst) {
+  const small = word.toLowerCase();
+  const others = [small, ...withPairs(small)];
+  const nouns = others.map(capital);
+  return SMALL.test(small) && !isFirst ? [word, ...others, ...nouns] : [word, ...nouns, ...others];
 }
 
 /**
@@ -42,11 +45,10 @@ function calmed(text) {
  */
 export function respelt(text, encode) {
   const pieces = (word) => encode(word).length - 1; // without the end
-  const best = (word) =>
-    spellings(word)
-      .filter(
-        (other) => pieces(other) <= (count(other, "ß") > count(word, "ß") || other[0] !== word[0] ? 1 : 3),
-      )
-      .reduce((one, other) => (pieces(other) < pieces(one) ? other : one), word);
-  return calmed(text).replace(/\p{L}+/gu, best);
+  const isMeant = (word) => (other) =>
+    pieces(other) <= (count(other, "ß") > count(word, "ß") || other[0] !== word[0] ? 1 : 3);
+  return text.replace(/\p{L}+/gu, (word, at) => {
+    const all = SHOUT.test(word) ? calmed(word, !at) : [word, ...spellings(word).filter(isMeant(word))];
+    return all.reduce((one, other) => (pieces(other) < pieces(one) ? other : one));
+  });
 }

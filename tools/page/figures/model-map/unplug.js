@@ -47,7 +47,7 @@ export function Unplug({ cuts, layer, onChange, children }) {
       return button(
         `${side} ${part} ${layer}`,
         `${name} of layer ${layer + 1}`,
-        name.replace(/^..coder /, ""),
+        name.replace(/^..coder |^masked /, ""),
       );
     });
     return html`<div class="row"><b>${side}</b>${switches}</div>`;
