@@ -5490,28 +5490,28 @@ published("changes")
 #
 # | one change | perplexity | seeds | parameters | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | --- | ---: | ---: | ---: | ---: |
-# | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,646 | 6,980 | 4,096 |
-# | no positions | 28.6 | 1 | 1.05 M | – | – | – |
-# | RMSNorm | 26.7 | 1 | 1.05 M | 6,370 | 6,912 | 4,096 |
-# | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,673 | 6,905 | 4,096 |
-# | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,387 | 6,719 | 4,096 |
-# | ALiBi | 19.7 | 1 | 1.05 M | 6,528 | 7,053 | 4,096 |
-# | QK-norm | 27.4 | 1 | 1.05 M | 6,340 | 6,861 | 4,096 |
-# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 6,556 | 9,256 | 2,048 |
-# | one head of keys | 27.3 | 1 | 1.05 M | 6,573 | 11,498 | 1,024 |
-# | windows in two layers of four | 23.9 (23.9–24.0) | 1, 2 | 1.05 M | 6,665 | 8,359 | 2,305 |
-# | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,636 | 9,911 | 512 |
-# | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 6,124 | 5,633 | 4,096 |
-# | no biases | 27.0 | 1 | 1.04 M | 6,556 | 7,191 | 4,096 |
-# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,478 | 7,014 | 4,096 |
-# | Muon | 25.1 (24.8–25.3) | 1, 2 | 1.05 M | 5,668 | 7,217 | 4,096 |
-# | warm-up, stable, decay | 28.2 (28.1–28.3) | 1, 2 | 1.05 M | 6,710 | 7,329 | 4,096 |
-# | together | 19.0 (19.0–19.1) | 1, 2 | 1.04 M | 5,653 | 8,064 | 2,048 |
-# | our choice | 19.1 | 1 | 1.04 M | – | – | – |
+# | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,555 | 7,135 | 4,096 |
+# | no positions | 28.6 | 1 | 1.05 M | 6,270 | 7,660 | 4,096 |
+# | RMSNorm | 26.7 | 1 | 1.05 M | 6,122 | 7,128 | 4,096 |
+# | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,752 | 7,264 | 4,096 |
+# | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,258 | 6,729 | 4,096 |
+# | ALiBi | 19.7 | 1 | 1.05 M | 6,406 | 7,228 | 4,096 |
+# | QK-norm | 27.4 | 1 | 1.05 M | 6,176 | 6,536 | 4,096 |
+# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 6,000 | 7,828 | 2,048 |
+# | one head of keys | 27.3 | 1 | 1.05 M | 5,978 | 10,934 | 1,024 |
+# | windows in two layers of four | 23.9 (23.9–24.0) | 1, 2 | 1.05 M | 6,478 | 8,326 | 2,305 |
+# | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,439 | 9,473 | 512 |
+# | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 5,935 | 5,443 | 4,096 |
+# | no biases | 27.0 | 1 | 1.04 M | 6,410 | 6,877 | 4,096 |
+# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,259 | 7,073 | 4,096 |
+# | Muon | 25.1 (24.8–25.3) | 1, 2 | 1.05 M | 5,780 | 7,053 | 4,096 |
+# | warm-up, stable, decay | 28.2 (28.1–28.3) | 1, 2 | 1.05 M | 6,430 | 7,657 | 4,096 |
+# | together | 19.0 (19.0–19.1) | 1, 2 | 1.04 M | 5,663 | 7,620 | 2,048 |
+# | our choice | 19.1 | 1 | 1.04 M | 5,729 | 7,993 | 2,048 |
 #
-# Speeds are medians of rounds in which the rows take turns, and which lie within 11% of them; generation writes 64 texts of 256 tokens with a cache.
+# Speeds are medians of rounds in which the rows take turns, and which lie within 24% of them; generation writes 64 texts of 256 tokens with a cache.
 #
-# *AMD EPYC, 2 CPU cores; 2026-11-28; commit 42884da, 6e198d5, 3968189, 273f2d8*
+# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, 3968189, 64b0282*
 #
 # <!-- end of results: bench -->
 #
@@ -5526,7 +5526,7 @@ published("changes")
 # SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
 # QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. Even a
 # single head of keys costs nothing that we could measure, if a wider feed-forward network makes up for its
-# parameters, and with a quarter of the cache it writes, on this CPU, 1.6 times as fast.
+# parameters, and with a quarter of the cache it writes, on this CPU, 1.5 times as fast.
 #
 # **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap: windows
 # may have gained only because they, too, tell what is near, which a model with rotary positions knows
