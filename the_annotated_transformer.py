@@ -5491,27 +5491,27 @@ published("changes")
 # | one change | perplexity | seeds | parameters | tokens/s, training | tokens/s, generation | cache, bytes/token |
 # | --- | ---: | --- | ---: | ---: | ---: | ---: |
 # | no change: Parts 1 and 2 | 27.0 (26.8–27.3) | 1, 2, 3 | 1.05 M | 6,555 | 7,135 | 4,096 |
-# | no positions | 28.6 | 1 | 1.05 M | 6,270 | 7,660 | 4,096 |
-# | RMSNorm | 26.7 | 1 | 1.05 M | 6,122 | 7,128 | 4,096 |
+# | no positions | 28.7 (28.6–28.7) | 1, 2 | 1.05 M | 6,270 | 7,660 | 4,096 |
+# | RMSNorm | 26.7 | 1, 2 | 1.05 M | 6,122 | 7,128 | 4,096 |
 # | SwiGLU | 27.7 (27.6–27.9) | 1, 2 | 1.05 M | 6,752 | 7,264 | 4,096 |
 # | rotary positions | 19.8 (19.8–19.9) | 1, 2 | 1.05 M | 6,258 | 6,729 | 4,096 |
-# | ALiBi | 19.7 | 1 | 1.05 M | 6,406 | 7,228 | 4,096 |
-# | QK-norm | 27.4 | 1 | 1.05 M | 6,176 | 6,536 | 4,096 |
-# | grouped keys, two heads each | 27.2 | 1 | 1.05 M | 6,000 | 7,828 | 2,048 |
-# | one head of keys | 27.3 | 1 | 1.05 M | 5,978 | 10,934 | 1,024 |
+# | ALiBi | 19.7 (19.7–19.8) | 1, 2 | 1.05 M | 6,406 | 7,228 | 4,096 |
+# | QK-norm | 27.2 (27.1–27.4) | 1, 2 | 1.05 M | 6,176 | 6,536 | 4,096 |
+# | grouped keys, two heads each | 27.1 (27.1–27.2) | 1, 2 | 1.05 M | 6,000 | 7,828 | 2,048 |
+# | one head of keys | 27.1 (26.8–27.3) | 1, 2 | 1.05 M | 5,978 | 10,934 | 1,024 |
 # | windows in two layers of four | 23.9 (23.9–24.0) | 1, 2 | 1.05 M | 6,478 | 8,326 | 2,305 |
 # | latent keys and values | 28.3 (28.2–28.4) | 1, 2 | 1.05 M | 6,439 | 9,473 | 512 |
 # | mixture of experts, 2 of 8 | 28.0 (27.9–28.1) | 1, 2 | 1.06 M of 2.64 M | 5,935 | 5,443 | 4,096 |
-# | no biases | 27.0 | 1 | 1.04 M | 6,410 | 6,877 | 4,096 |
-# | AdamW, weight decay 0.1 | 25.5 | 1 | 1.05 M | 6,259 | 7,073 | 4,096 |
+# | no biases | 27.1 (27.0–27.3) | 1, 2 | 1.04 M | 6,410 | 6,877 | 4,096 |
+# | AdamW, weight decay 0.1 | 25.6 (25.5–25.7) | 1, 2 | 1.05 M | 6,259 | 7,073 | 4,096 |
 # | Muon | 25.1 (24.8–25.3) | 1, 2 | 1.05 M | 5,780 | 7,053 | 4,096 |
 # | warm-up, stable, decay | 28.2 (28.1–28.3) | 1, 2 | 1.05 M | 6,430 | 7,657 | 4,096 |
 # | together | 19.0 (19.0–19.1) | 1, 2 | 1.04 M | 5,663 | 7,620 | 2,048 |
-# | our choice | 19.1 | 1 | 1.04 M | 5,729 | 7,993 | 2,048 |
+# | our choice | 19.1 | 1, 2 | 1.04 M | 5,729 | 7,993 | 2,048 |
 #
 # Speeds are medians of rounds in which the rows take turns, and which lie within 24% of them; generation writes 64 texts of 256 tokens with a cache.
 #
-# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, 3968189, 64b0282*
+# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, e1a15f9, 3968189, 64b0282*
 #
 # <!-- end of results: bench -->
 #

@@ -29,12 +29,12 @@ export function inWords({ source, decisions }, word) {
     return (
       most
         .slice(0, 2)
-        .map(({ weight, piece }) => `${piece} (${weight.toFixed(2)})`)
+        .map(({ weight, piece }) => `“${piece}” (${weight.toFixed(2)})`)
         .join(", ") || "nothing in particular"
     );
   };
   if (word.length === 1) return `at ${seen(word[0])}`;
-  return word.map((t) => `for ${spelt(decisions[t].piece)} at ${seen(t)}`).join(", ");
+  return word.map((t) => `for “${spelt(decisions[t].piece)}” at ${seen(t)}`).join(", ");
 }
 
 // On paper -------------------------------------------------------------------------------------------

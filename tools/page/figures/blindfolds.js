@@ -61,7 +61,7 @@ export function verdictOn({ off, covered, says, truth, ended, read, source }) {
     ];
   if (hidden)
     return [
-      same ? `It cannot see ${hidden}, and does not miss it.` : `It cannot see ${hidden}, and guesses.`,
+      same ? `It cannot see ${hidden}, and does not miss it.` : `It cannot see ${hidden}, and does without.`,
     ];
   return [""];
 }

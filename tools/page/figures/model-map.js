@@ -92,6 +92,8 @@ export function ModelMap({ scene: first }) {
   const source = { language: READS.code, chosen: scene.encoder, onChoose: choosing("encoder") };
   const target = { language: WRITES.code, chosen: scene.decoder, onChoose: choosing("decoder") };
   const { cuts, translation, intact } = scene;
+  const same = `The sentence stays the same${cuts.includes("mask") ? ": to the right of the newest word there is nothing to see" : ""}.`;
+  const outcome = translation === intact ? same : "Struck out is what it was.";
   const caption = isCut(cuts, scene.place, scene.layer)
     ? ["Unplugged: whatever it finds,", "nothing of it is passed on."]
     : captionOf(scene, stops[stopAt(stops, scene)]);
@@ -113,7 +115,7 @@ export function ModelMap({ scene: first }) {
         </div>
         <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${cutOff}>
           <div class="comes"><p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
-            <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${translation === intact ? "The sentence stays the same." : "Struck out is what it was."}`}</p></div>
+            <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${outcome}`}</p></div>
         <//>
       </div>
       <div class="panel">

@@ -254,7 +254,7 @@ export function Translator({ scene: first }) {
   const secret = game && !game.won;
   const shown = player.playing && !stays ? Math.max(0, count - 1) : open; // what is spoken of
   const wordAt = (pieces) => pieces.map((each) => spelt(scene.decisions[each].piece)).join("");
-  const reads = `To write ${wordAt(words[shown])}, it looks ${inWords(scene, words[shown])}.`;
+  const reads = `To write “${wordAt(words[shown])}”, it looks ${inWords(scene, words[shown])}.`;
   const [verdict, telling] = verdictOn(scene);
   const before = words.slice(0, open).map(wordAt).join(" ");
   const touched = scene.off.length || scene.covered.length || scene.chosen.length;
