@@ -5426,7 +5426,9 @@ def prefer_dogs():
         "by people, without": [ids for ids in people if not has_a_dog(ids)],
     }
     changes = [
-        f"{name} {gain(after, before, ids).mean().item():+.1f}" for name, ids in groups.items()
+        f"{name} {gain(after, before, ids).mean().item():+.1f}"
+        for name, ids in groups.items()
+        if ids  # a small corpus may have no dog
     ]
     caption = f"mean change in the log-probability of captions: {', '.join(changes)}"
     columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
