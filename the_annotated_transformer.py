@@ -5556,64 +5556,8 @@ published("changes")
 # Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
 # each place, so that every layer gets a fresh part; settings choose a part by its name in `PARTS`.
 #
-# ### RMSNorm
-#
-# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
-# shifts. Half of that can go: RMSNorm ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467))
-# neither subtracts nor shifts, and divides by the root mean square. Its authors found it about as good,
-# and faster; made of single operations, as here, it saves no time on the bench. Biases have mostly gone as
-# well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them; in
-# a model of ours `bias=False` in the settings is enough.
-
-
-# %%
-class RMSNorm(nn.Module):
-    """A norm that only scales (Zhang and Sennrich, 2019): (..., features) -> (..., features)."""
-
-    def __init__(self, features: int, eps: float = 1e-6):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean_square = x.square().mean(dim=-1, keepdim=True)
-        return self.weight * x / (mean_square + self.eps).sqrt()
-
-
-# %% [markdown]
-# ### SwiGLU
-#
-# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
-# PyTorch calls `F.silu`, is a smooth ReLU with a slope on both sides. **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate, which tells how much of a second layer
-# passes,
-#
-# $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
-# <!-- code: SwiGLU -->
-#
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
-# On the bench it comes out a little worse. Shazeer's larger models gained, which he attributes to "divine benevolence".
-
-
-# %%
-class SwiGLU(nn.Module):
-    """A gated feed-forward network without biases (Shazeer, 2020): (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
-        super().__init__()
-        self.gate = nn.Linear(d_model, d_ff, bias=False)
-        self.widen = nn.Linear(d_model, d_ff, bias=False)
-        self.narrow = nn.Linear(d_ff, d_model, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
-        return self.narrow(self.dropout(gated))
-
-
-# %% [markdown]
 # <a id="rotary"></a>
-# ### Rotary positions
+# ### Where a word stands
 #
 # Sinusoids are added at the bottom, where they mix with what the word means. Take a query and a key that
 # stand side by side, and move both along the text. What becomes of their score?
@@ -5681,15 +5625,9 @@ class RotaryAttention(MultiHeadedAttention):
 
 # %% [markdown]
 # <a id="own-part"></a>
-# ### ALiBi, a part of your own
-#
 # One can also make a model short-sighted instead of telling it where its words stand. In *ALiBi* ([Press
 # et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
-# query and key, a different one in each head, and there are no positional encodings at all. That takes one
-# method, and an idea of yours may take no more. Attention works in three steps, `project`, `attend` and
-# `join`, which a [cache](#cached-decoding) calls one by one. So override a step, not `forward`, and count
-# places from the end of the keys, because a cache sends only the newest queries; `cache_agrees` finds
-# mistakes.
+# query and key, a different one in each head, and there are no positional encodings at all.
 
 
 # %%
@@ -5713,17 +5651,45 @@ def check_a_cache_agrees_with_distances():
 
 
 # %% [markdown]
-# Put such a class and a line with [`name_attention`](#all-together) into a file, say `mine.py`, and
-# `train --parts mine.py --attention NAME` trains a translator with it ([the command
-# line](#command-line)). This one is built in: `train --attention distance --positions none`.
+# That took one method, and **a part of your own** may take no more. Attention works in three steps,
+# `project`, `attend` and `join`, which a [cache](#cached-decoding) calls one by one. So override a step, not
+# `forward`, and count places from the end of the keys, because a cache sends only the newest queries;
+# `cache_agrees` finds mistakes. Put the class and a line with [`name_attention`](#all-together) into a
+# file, say `mine.py`, and `train --parts mine.py --attention NAME` trains a translator with it ([the
+# command line](#command-line)).
 #
-# ### QK-norm
+# <a id="norms-and-gates"></a>
+# ### Norms and gates
 #
+# The next four are in nearly every large model, although the bench does not see what they are good for.
+#
+# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
+# shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
+# shifts, and divides by the root mean square. Its authors found it about as good, and faster. **Biases** have
+# mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier
+# without them; here, `bias=False` in the settings is enough.
+
+
+# %%
+class RMSNorm(nn.Module):
+    """A norm that only scales (Zhang and Sennrich, 2019): (..., features) -> (..., features)."""
+
+    def __init__(self, features: int, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return self.weight * x / (mean_square + self.eps).sqrt()
+
+
+# %% [markdown]
 # In a long training the matrices of a head may grow. If those of queries and keys do so tenfold, scores
 # grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient can
-# revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). A norm on each query
-# and key undoes any such factor, so that only a learnt scale can raise the scores ([Henry et al.,
-# 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** undoes any
+# such factor by a norm on each query and key, so that only a learnt scale can raise the scores ([Henry et
+# al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
 # 3](https://arxiv.org/abs/2505.09388)).
 
 
@@ -5742,18 +5708,48 @@ class NormedAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# ### Grouped keys and values
+# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
+# PyTorch calls `F.silu`, is a smooth ReLU with a slope on both sides. **SwiGLU** ([Shazeer,
+# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate, which tells how much of a second layer
+# passes,
+#
+# $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
+# <!-- code: SwiGLU -->
+#
+# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
+# Shazeer's models gained by it, for which he offers no explanation but "divine benevolence".
+
+
+# %%
+class SwiGLU(nn.Module):
+    """A gated feed-forward network without biases (Shazeer, 2020): (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
+        super().__init__()
+        self.gate = nn.Linear(d_model, d_ff, bias=False)
+        self.widen = nn.Linear(d_model, d_ff, bias=False)
+        self.narrow = nn.Linear(d_ff, d_model, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
+        return self.narrow(self.dropout(gated))
+
+
+# %% [markdown]
+# <a id="smaller-cache"></a>
+# ### A smaller cache
 #
 # The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
 # 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
 # as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
 # $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
-# parameters take 140 GB. That is why eight heads of queries share one of keys and values, which leaves
-# 42 GB. The authors of **grouped-query attention** ([Ainslie et al.,
-# 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a single head for all, it is
-# *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)).
+# parameters take 140 GB.
 #
-# To copy shared keys for each head would waste what was saved. The class reads the queries of all heads
+# That is why eight of its heads share keys and values, which leaves 42 GB. The authors of **grouped-query
+# attention** ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a
+# single head for all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)). To
+# copy the shared keys for each head would waste what was saved. The class reads the queries of all heads
 # in a group as one long text instead, and one product compares them with the keys that they share.
 
 
@@ -5783,14 +5779,11 @@ class GroupedAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# ### Sliding windows
-#
-# For very long sequences the paper proposes to attend to a neighbourhood only. (§4) What has left the
-# window can be forgotten, so the cache stops growing. The view, however, is wider than the window: if a
-# word sees three others, each of them has seen three more in the layer below, so that twelve places back
-# still count after four layers, though only by hearsay. Most models therefore mix windows with full
-# layers: in [Gemma 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. On
-# the bench two of four keep only 32 of 256 places, which leaves little more than half of the cache.
+# Or the model forgets. For very long sequences the paper proposes to attend to a neighbourhood only. (§4)
+# The view of such **sliding windows** is wider than the window: if a word sees three others, each of them
+# has seen three more in the layer below, so that twelve places back still count after four layers, though
+# only by hearsay. Most models therefore mix windows with full layers: in [Gemma
+# 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens.
 #
 # What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
 # say often spend it on the first token, an *attention sink* ([Xiao et al.,
@@ -5815,8 +5808,6 @@ class WindowAttention(MultiHeadedAttention):
 
 # %% [markdown]
 # <a id="latent"></a>
-# ### Latent keys and values
-#
 # Keys can also be compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
 # *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
@@ -5827,6 +5818,8 @@ class WindowAttention(MultiHeadedAttention):
 #
 # so we transform the query once and compare it with the latents themselves; their weighted sum is turned
 # into values afterwards. The folded class takes the right side for a single new query, the left for many.
+# (Latents and rotated keys do not go together: of $cWR_n$ the query would have to become $q\,R_n^\top
+# W^\top$, another one for each place $n$. DeepSeek therefore caches a few rotated features besides.)
 
 
 # %% tags=["hide-input"]
@@ -5858,13 +5851,7 @@ class LatentAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# Rotary keys stay in a cache as they are, rotated once, but they do not go together with latents: if a
-# key at place $n$ is $cWR_n$, the query becomes $q\,R_n^\top W^\top$, another one for each place. DeepSeek
-# therefore adds a few features that are rotated and cached, the same for all heads.
-#
 # <a id="recurrent"></a>
-# ### Recurrent layers
-#
 # Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
 # $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
 # query. It can be kept as one matrix $S$, to which each word adds the product of its key and value. This
@@ -5881,7 +5868,8 @@ class LatentAttention(MultiHeadedAttention):
 # [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a cheap scorer picks:
 # *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
 #
-# ### A mixture of experts
+# <a id="experts"></a>
+# ### More parameters for the same work
 #
 # A large feed-forward network holds a lot of which a given word needs little. In a **mixture of experts**
 # ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a small linear
@@ -5930,8 +5918,8 @@ class MixtureOfExperts(nn.Module):
 # models are mixtures: of a trillion parameters in Kimi K2, 32 billion act on a token. The one on the bench
 # comes out worse, perhaps because each expert sees only a quarter of an already small text.
 #
-# <a id="adamw"></a>
-# ### AdamW
+# <a id="muon"></a>
+# ### Another optimizer
 #
 # By *weight decay*, a weight that nothing needs fades: a little of each weight is added to its gradient.
 # But Adam divides by the size of the gradients, so that weights with large gradients hardly fade, and
@@ -5939,12 +5927,10 @@ class MixtureOfExperts(nn.Module):
 # 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike. With a decay of
 # zero, the default of our [settings](#settings), AdamW is Adam.
 #
-# <a id="muon"></a>
-# ### Muon
-#
-# To Adam a matrix is a bag of numbers. Look at one as a matrix: the gradient that twenty captions send to
-# a feed-forward network of the finished translator, and what Muon makes of it. A singular value is the
-# strength of one direction.
+# To both a matrix is a bag of numbers. Look at one as a matrix: the gradient that twenty captions send to
+# a feed-forward network of the finished translator, and what **Muon** ([Jordan et al.,
+# 2024](https://kellerjordan.github.io/posts/muon/)) makes of it. A singular value is the strength of one
+# direction.
 
 
 # %%
@@ -5969,7 +5955,7 @@ def directions_of_a_gradient():
     F.nll_loss(log_probs, batch.tgt_y.flatten(), ignore_index=PAD).backward()
     gradient = model.encoder.layers[0].feed_forward.widen.weight.grad  # (d_ff, D)
     rows = []
-    for name, matrix in (("gradient", gradient), ("orthogonalized", orthogonalize(gradient))):
+    for name, matrix in {"gradient": gradient, "by Muon": orthogonalize(gradient)}.items():
         found = torch.linalg.svdvals(matrix)
         places = [0, 1, len(found) // 4, len(found) // 2, -1]
         rows.append((name, *(found / found[0])[places].tolist()))
@@ -5979,8 +5965,7 @@ def directions_of_a_gradient():
 
 # %% [markdown]
 # A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
-# along it does little for the others, although a rare word may need just one of those. **Muon** ([Jordan
-# et al., 2024](https://kellerjordan.github.io/posts/muon/)) makes them about equally strong. It takes a
+# along it does little for the others, although a rare word may need just one of those. Muon takes a
 # running mean of the gradients, keeps its singular vectors, and replaces their singular values by numbers
 # near one. That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd
 # polynomial acts on each singular value $s$ alone. Five rounds of
@@ -5989,7 +5974,10 @@ def directions_of_a_gradient():
 # <!-- code: orthogonalize -->
 #
 # bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. (One is no fixed point: the numbers were
-# chosen to lift small values fast.)
+# chosen to lift small values fast.) Embeddings, generator, norms and biases stay with AdamW. A factor from
+# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
+# the same steps, except in bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
 
 
 # %% tags=["hide-input"]
@@ -6032,11 +6020,6 @@ class Muon(torch.optim.AdamW):
 
 
 # %% [markdown]
-# Embeddings, generator, norms and biases stay with AdamW, as they do in the models below. A factor from
-# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
-# the same steps, except in bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
-#
 # <a id="all-together"></a>
 # ### All together
 #
@@ -6435,11 +6418,17 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # <a id="try-today"></a>
 # ## Try it
 #
-# Why may rotated keys stay in a cache, although every new query stands at another distance from them?
+# 1. Why may rotated keys stay in a cache, although every new query stands at another distance from them?
+# 2. The models on [the bench](#since-2017) have four layers of width 128 and four heads. Where do 4,096,
+#    1,024 and 512 bytes of cache a token come from?
 #
-# <details><summary>Answer</summary>
+# <details><summary>Answers</summary>
 #
-# A key is rotated by its own place alone, which stays. The distance arises in the product with the query.
+# 1. A key is rotated by its own place alone, which stays. The distance arises in the product with the
+#    query.
+# 2. Each layer keeps a key and a value of 128 numbers, each of four bytes: $4 \cdot 2 \cdot 128 \cdot 4$.
+#    One head of keys and values for all four is a quarter of that; one latent as narrow as a head stands
+#    for both, which is an eighth.
 #
 # </details>
 #
