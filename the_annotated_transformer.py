@@ -6049,6 +6049,10 @@ class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Grouped keys, rotated."""
 
 
+class RotaryWindowAttention(RotaryAttention, WindowAttention):
+    """A sliding window over rotated keys."""
+
+
 class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
@@ -6068,6 +6072,7 @@ name_attention("multi-query", GroupedAttention, groups=1)
 name_attention("window", WindowAttention)
 name_attention("latent", LatentAttention)
 name_attention("rotary-grouped", RotaryGroupedAttention)
+name_attention("rotary-window", RotaryWindowAttention)
 name_attention("modern", ModernAttention)
 PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
 PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(

@@ -56,6 +56,11 @@ ROWS = {
     "grouped": Row("grouped keys, two heads each", {"attention": "grouped", "d_ff": 576}),
     "multi-query": Row("one head of keys", {"attention": "multi-query", "d_ff": 608}),
     "window": Row("windows in two layers of four", {"attention": "window"}, full=(1, 3)),
+    "rotary-window": Row(
+        "windows beside rotary positions",
+        {"attention": "rotary-window", "positions": "none"},
+        full=(1, 3),
+    ),
     "latent": Row("latent keys and values", {"attention": "latent", "d_ff": 592}),
     "experts": Row("mixture of experts, 2 of 8", {"feed_forward": "experts"}),
     "no-bias": Row("no biases", {"bias": False}),
@@ -98,9 +103,10 @@ def build(row: Row, vocab: int) -> at.LanguageModel:
     """A language model with one matrix for embedding and generator."""
     config = at.ModelConfig(**SIZES | row.model)
     whole = at.build_model(config, vocab, vocab)
+    kind = at.RotaryAttention if config.attention == "rotary-window" else at.MultiHeadedAttention
     for layer in row.full:
-        plain = at.MultiHeadedAttention(config.h, config.d_model, config.attention_dropout)
-        whole.encoder.layers[layer].self_attn = at.start_weights(plain)
+        full = kind(config.h, config.d_model, config.attention_dropout)
+        whole.encoder.layers[layer].self_attn = at.start_weights(full)
     return at.LanguageModel(whole.encoder, whole.tgt_embed, whole.generator)
 
 
