@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import statistics
 
 import pytest
 import torch
@@ -104,6 +105,19 @@ def test_the_table_has_both_kinds(toy):
     records.write("one-sequence", found | {"made": found["made"] | {"torch": "1.0"}})
     with pytest.raises(ValueError, match="share torch"):
         recipe.one_sequence()
+
+
+def test_speeds_join_the_record_and_the_table(toy, monkeypatch):
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
+    beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
+    records.write(f"runs/{one_sequence.BESIDE}", beside)
+    one_sequence.train(1)
+    one_sequence.speed()
+    one_sequence.train(2)  # which keeps them
+    rows = records.read("one-sequence")["speed"]["rows"]
+    for kind, cells_of_kind in zip(rows, cells(recipe.one_sequence()), strict=True):
+        medians = [statistics.median(rows[kind][what]) for what in ("training", "writing")]
+        assert cells_of_kind[-2:] == [f"{each:,}" for each in medians]
 
 
 def test_both_kinds_have_as_many_parameters_and_cache_what_they_say():

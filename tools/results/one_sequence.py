@@ -1,13 +1,17 @@
 """The translator without an encoder, beside an encoder and a decoder of the same size.
 
     python -m tools.results.one_sequence train SEED
+    python -m tools.results.one_sequence speed         both in turn; only on a quiet machine
 
 It reads source and target as one sequence (Part 10), and has the pairs, the batches, the updates
 and the learning rates of the run BESIDE in plan.py. Each epoch is kept in RUNS_DIR, and the same
 command goes on after a stop. One thread of the CPU trains it.
 """
 
+import functools
+import itertools
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +20,7 @@ import torch
 import the_annotated_transformer as at
 from tools import records
 from tools.results import plan
+from tools.results.bench import ROUNDS, tokens_per_second
 from tools.results.train import folder_of
 
 BESIDE = "search-batch-1280"
@@ -140,16 +145,75 @@ def train(seed: int, /) -> None:
     settings = {"beside": BESIDE, "layers": LAYERS}
     kept = bytes_per_token(run.config.d_model, run.model, model)
     content = {"made": made, "settings": settings, "cache": kept, "runs": runs}
-    records.write("one-sequence", content)
+    records.write("one-sequence", record | content)
+
+
+WRITTEN = 16  # tokens of each translation that is timed
+
+
+def writer(model: torch.nn.Module, batch: at.Batch) -> Callable[[], None]:
+    """A function that writes WRITTEN tokens for each source, which the caches hold already."""
+    written = batch.tgt[:, :1]
+    if isinstance(model, at.OneSequence):
+        decoder = at.with_cache(model.decoder)
+        arguments = (None,)
+        written = torch.cat([batch.src, written], dim=1)
+        for place in range(1, written.size(1)):
+            decoder(model.tgt_embed(written[:, :place])[:, -1:], *arguments)
+    else:
+        decoder = at.with_cache(model.decoder, model.encode(batch.src, batch.src_mask))
+        arguments = None, batch.src_mask, None
+
+    def write() -> None:
+        ids = written
+        for _ in range(WRITTEN):
+            x = model.tgt_embed(ids)[:, -1:]  # (B, 1, D), of the newest tokens
+            ids = torch.cat([ids, model.generator(decoder(x, *arguments)).argmax(-1)], dim=1)
+
+    return write
+
+
+def speed() -> None:
+    """Time both kinds and put them on record, unless they are."""
+    record = records.read("one-sequence")
+    if "speed" in record:
+        return
+    torch.set_num_threads(1)
+    records.wait_for_quiet()
+    made = records.circumstances()
+    run, one = open_run(plan.SEEDS[0])
+    models = {"encoder-decoder": run.model, "one sequence": one}
+    translator = run.translator
+    ids = at.encode_pairs(run.pairs, translator.vocabularies, translator.languages)
+    batches = list(itertools.islice(at.batches_to_score(translator, ids), 5))
+    sources = [[*range(5, 17), at.END]] * 64  # all as long as a caption
+    prompts = at.collate([(source, [at.START, at.END]) for source in sources])
+    found = {kind: {"training": [], "writing": []} for kind in models}
+    for number in range(ROUNDS + 1):
+        for kind, model in models.items():
+            smoothed = at.LabelSmoothing(model.generator.proj.out_features, at.PAD)
+            means = (
+                at.SimpleLossCompute(model.generator, smoothed),
+                *at.make_optimizer(model, 1.0, 1000),
+            )
+            update = functools.partial(at.run_epoch, batches, model, *means)
+            training = tokens_per_second(sum(batch.ntokens for batch in batches), update)
+            with at.evaluating(model):
+                writing = tokens_per_second(64 * WRITTEN, writer(model, prompts))
+            if number > 0:  # the first round warms up
+                found[kind]["training"].append(training)
+                found[kind]["writing"].append(writing)
+    records.write("one-sequence", record | {"speed": {"made": made, "rows": found}})
 
 
 def everything() -> None:
-    """Train each seed that is not on record."""
+    """Train each seed that is not on record, and time what is not."""
     for seed in plan.SEEDS:
         train(seed)
+    speed()
 
 
-main = records.command_line(train=train)
+main = records.command_line(train=train, speed=speed)
 
 if __name__ == "__main__":
     sys.exit(main())

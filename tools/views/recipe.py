@@ -1,6 +1,6 @@
 """The recipe: its scores step by step, how its settings were chosen, and the shipped model."""
 
-from statistics import mean
+from statistics import mean, median
 
 import the_annotated_transformer as at
 from tools import records
@@ -211,4 +211,9 @@ def one_sequence() -> str:
         size = f"{runs[0]['parameters']:,}"
         rows.append([name, str(len(runs)), size, bleu, nll, f"{found['cache'][kind]:,}"])
     columns = ["translator", "seeds", "parameters", "validation BLEU", "perplexity"]
-    return BESIDE_AN_ENCODER + table([*columns, "cache, bytes a token"], rows)
+    columns.append("cache, bytes a token")
+    if "speed" in found:
+        columns += ["tokens/s, training", "tokens/s, writing"]
+        for row, timed in zip(rows, found["speed"]["rows"].values(), strict=True):
+            row += [f"{median(timed[what]):,}" for what in ("training", "writing")]
+    return BESIDE_AN_ENCODER + table(columns, rows)
