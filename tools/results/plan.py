@@ -104,7 +104,11 @@ RUNS |= {  # beside search-batch-1280
     "idea-width-256": trial(**HALF_BATCH, d_model=256, d_ff=1024, h=4),
     "idea-weight-decay": trial(**HALF_BATCH, weight_decay=0.1),
     "idea-batch-640": trial(batch_tokens=640, warmup=1000),
-}
+    "idea-choice": trial(  # of Part 10; d_ff makes up for the keys that its three heads share
+        **HALF_BATCH, attention="rotary-grouped", positions="none", norm="rms", bias=False,
+        d_ff=896, optimizer="muon", weight_decay=0.1,
+    ),
+}  # fmt: skip
 TRIALS = {  # the rows of their table: a run, and what it tries
     "search-base": "baseline: 2,560 positions a batch, dropout 0.15",
     "search-dropout-25": "baseline, dropout 0.25",
@@ -112,6 +116,7 @@ TRIALS = {  # the rows of their table: a run, and what it tries
     "idea-batch-640": "a quarter of the batch, four times the updates",
     "idea-width-256": "half the batch, width 256, not 192: 6.8 M weights, not 4.1 M",
     "idea-weight-decay": "half the batch, weight decay 0.1",
+    "idea-choice": "half the batch, [our choice](#all-together) of Part 10",
     "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
 }
