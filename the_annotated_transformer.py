@@ -5173,9 +5173,9 @@ def a_pair_of_your_own():
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# (§7) The paper's authors planned to go beyond text, to restrict attention to a neighbourhood so that
-# images, audio and video become affordable, and to make generation less sequential. Some of this has
-# happened, but the Transformer became famous for something else: its decoder, alone and large.
+# The paper ends with plans: to go beyond text, to restrict attention to a neighbourhood, to make generation
+# less sequential. (§7) Some of them have come true, but the Transformer became famous for something else:
+# its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
@@ -5210,7 +5210,7 @@ def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
 
 
 # %% [markdown]
-# It reads English captions, in the loop of the [demonstration](#demonstration). **Cost: a minute.**
+# We train it on English captions, in the loop of the [demonstration](#demonstration). **Cost: a minute.**
 
 
 # %%
@@ -5224,9 +5224,6 @@ def train_a_language_model():
 
 
 # %% [markdown]
-# The [demonstration](#demonstration) had a German sentence to tell it what the picture shows; this model
-# has to guess that, too.
-#
 # <a id="sampling"></a>
 # ## Sampling
 #
@@ -5242,7 +5239,7 @@ def train_a_language_model():
 # smoothing](#label-smoothing), by which our translators learn to give a tenth to the wrong tokens.
 #
 # - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
-#   squared and rescaled, so likely tokens become likelier still; above one they become more alike.
+#   squared and rescaled, so likely tokens become likelier still; above one, probabilities become alike.
 # - **Top-k** draws from the $k$ most likely tokens only; **top-p**, or *nucleus sampling* ([Holtzman et
 #   al., 2020](https://arxiv.org/abs/1904.09751)), from the smallest set of most likely tokens that together
 #   have at least the probability $p$: few where the model is sure, many where it is not.
@@ -5292,7 +5289,7 @@ def captions_that_nobody_wrote():
     words = words_at_hand()[1]
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
-    for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_k", 10), ("top_p", 0.8):
+    for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_p", 0.8):
         new = generate(model, [begin, begin], 21, functools.partial(draw, **{name: value}))
         rows.append((f"{name} {value}", *(words.decode([*begin, *ids]) for ids in new)))
     caption = f"drawn by a model of {corpus_at_hand().name}"
@@ -5300,35 +5297,27 @@ def captions_that_nobody_wrote():
 
 
 # %% [markdown]
-# At 0.3 the captions play safe. Two of each show little more, except that cutting off the tail is no cure:
-# so small a model errs even among its likeliest words.
+# At 0.3 the captions play safe.
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
-# To the architecture, very little:
+# To the architecture
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) uses learnt positions and a different activation. What was new was the way it came to its tasks. A
-# language model needs no labels, so it can be **pre-trained** on any text. GPT read thousands of books,
-# was then **fine-tuned** on labelled examples of each task, and beat the best earlier systems on nine of
-# twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can do without the second step: give it three words
-# with their translations and then a fourth word, and it writes the translation. The text states the task,
-# and no weight changes (**in-context learning**).
+# (2018) added very little: learnt positions and a different activation. What was new was the way it came
+# to its tasks. A language model needs no labels, so it can be **pre-trained** on any text. GPT read
+# thousands of books, was then **fine-tuned** on labelled examples of each task, and beat the best earlier
+# systems on nine of twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can do without the second step: give
+# it three words with their translations and then a fourth word, and it writes the translation. The text
+# states the task, and no weight changes (**in-context learning**).
 #
-# What lies between the two is **scale**. The loss falls along a power law in parameters, text and
-# compute, from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a
-# larger budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens.
-# [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) found that text should grow as fast as size,
-# to some twenty tokens a parameter, and their *Chinchilla* beat a model of four times its size at the
-# same cost; Kaplan's small models had been counted and tuned in a way that favoured size ([Porian et al.,
-# 2024](https://arxiv.org/abs/2406.19146)). Today's models read far more still, because a small one is
-# cheap to serve: the 8 billion parameters of [Llama 3](https://arxiv.org/abs/2407.21783) read 15
-# trillion tokens.
-#
-# > **And images, sound?** [Whisper](https://arxiv.org/abs/2212.04356) is nearly the paper's model, with
-# > speech as its source; [LLaVA](https://arxiv.org/abs/2304.08485) reads features of image patches as if
-# > they were words. **And less sequential?** Models that fill in all words of a text together exist, lately
-# > by *diffusion* ([LLaDA](https://arxiv.org/abs/2502.09992)), but the largest write from left to right.
+# What lies between the two is **scale**. The loss falls along a power law in parameters, text and compute,
+# from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger
+# budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens. [Hoffmann et
+# al. (2022)](https://arxiv.org/abs/2203.15556) found that text should grow as fast as size, to some twenty
+# tokens a parameter, and their *Chinchilla* beat a model of four times its size at the same cost. Today's
+# models read far more still, because a small one is cheap to serve: the 8 billion parameters of [Llama
+# 3](https://arxiv.org/abs/2407.21783) read 15 trillion tokens.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5338,25 +5327,28 @@ def captions_that_nobody_wrote():
 # but it has never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
-# answers, written by people or by a larger model. Only the answers enter the loss. Then come
-# *preferences*, because it is hard to write the best answer, but easy to name the better of two. [Ouyang
-# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices; the language
-# model then learns by reinforcement to please it. *Direct preference optimization* (DPO, [Rafailov et al.,
-# 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor reinforcement. It compares the
-# model $\pi$ with what it was before, $\pi_0$, and raises the preferred answer $y_w$ above the other one
-# to the same request, $y_l$:
+# answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on
+# the answers only. (Those who adapt a large model at home seldom train all of it: *LoRA*, [Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685), freezes the weights and learns, for each chosen matrix, the
+# product of two narrow ones that is added to it.) Then come *preferences*, because it is hard to write the
+# best answer, but easy to name the better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155)
+# fitted a *reward model* to such choices; the language model then learns by reinforcement to please it.
+# *Direct preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs
+# neither a reward model nor reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$.
+# Of two answers to a request it raises the preferred one, $y_w$, above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
 # $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
 # maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
-# $\pi_0$. The best such model is $\pi \propto \pi_0\, e^{r/\beta}$. The reward is therefore $\beta
-# \log(\pi / \pi_0)$ plus a constant, which both answers share and which cancels in $d$. With this reward,
+# $\pi_0$. That mean is a constant minus $\beta$ times the KL divergence from $\pi \propto \pi_0\,
+# e^{r/\beta}$, which is therefore the best such model. Read backwards, its reward is $\beta \log(\pi /
+# \pi_0)$ plus a constant, which depends on the request alone and so cancels in $d$. With this reward,
 # $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm is the loss.
 #
-# We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and gets pairs of one with and
-# one without. Nobody tells it why the first is better. **Cost: half a minute.**
+# We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
+# and one without. Nobody tells it why the first is better. **Cost: half a minute.**
 
 
 # %%
@@ -5391,85 +5383,91 @@ def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageMo
 
 
 # %% tags=["hide-input"]
+def has_a_dog(ids: Sequence[int]) -> bool:
+    dogs = {*words_at_hand()[1].encode(["dog dogs"], "en")[0]}
+    return not dogs.isdisjoint(ids)
+
+
+def captions_of(model: LanguageModel, number: int, seed: int) -> list[list[int]]:
+    torch.manual_seed(seed)
+    new = generate(model, number * [[START]], 24, lambda p: p.exp().multinomial(1).squeeze(1))
+    return [[START, *ids] for ids in new]
+
+
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
-    words = words_at_hand()[1]
-    dogs = {*words.encode(["dog dogs"], "en")[0]}
     number, updates = (1500, 150) if run_level() == "laptop" else (300, 3)
-
-    def captions(model: LanguageModel, number: int, seed: int) -> list[list[int]]:
-        torch.manual_seed(seed)
-        new = generate(model, number * [[START]], 24, lambda p: p.exp().multinomial(1).squeeze(1))
-        return [[START, *ids] for ids in new]
-
-    def has_a_dog(ids: list[int]) -> bool:
-        return not dogs.isdisjoint(ids)
-
-    own = captions(before, number, seed=1)
+    own = captions_of(before, number, seed=1)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates)
+    TRAINED["prefer_dogs"] = after, better
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
-        written = captions(model, 300, seed=2)  # the same luck for both
+        written = captions_of(model, 300, seed=2)  # the same luck for both
         share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
-        texts = " ".join(words.decode(ids) for ids in written[:4])
-        rows.append((name, share, scores["perplexity"], texts))
-    people = [target for _, target in ids_at_hand()[1]]
-    groups = {
-        f"the {len(better)} preferred": better,
-        f"the other {len(worse)}": worse,
-        "by people, with a dog": [ids for ids in people if has_a_dog(ids)],
-        "by people, without": [ids for ids in people if not has_a_dog(ids)],
-    }
-    changes = [
-        f"{name} {gain(after, before, ids).mean().item():+.1f}"
-        for name, ids in groups.items()
-        if ids  # a small corpus may have no dog
-    ]
-    caption = f"mean change in the log-probability of captions: {', '.join(changes)}"
-    columns = ["model", "with a dog", "validation perplexity", "four captions, with the same luck"]
-    return table(rows, columns, caption)
+        texts = map(words_at_hand()[1].decode, written[:2])
+        rows.append((name, share, scores["perplexity"], *texts))
+    return table(rows, ["model", "with a dog", "validation perplexity", "a caption", "another"])
 
 
 # %% [markdown]
-# The model has read none of the people's captions, yet those with a dog have become likelier and the others
-# less likely: it has understood what is wanted. The preferred captions have gained far more, so these it
-# has learnt by heart as well. And what it writes is no better than before, but has a dog in it, because
-# nothing asks for good captions, only for dogs. This is a small case of *reward hacking*, which collects
-# the reward without what was meant by it.
+# Captions have dogs now. Has the model understood what we want, or has it learnt the preferred captions by
+# heart? Ask it for the log-probability of captions that it has never been shown.
+
+
+# %% tags=["hide-input"]
+@example
+def what_the_preference_taught():
+    before = trained("train_a_language_model")
+    after, better = trained("prefer_dogs")
+    new = captions_of(before, 300 if run_level() == "smoke" else 1500, seed=3)
+    people = [target for _, target in ids_at_hand()[1]]
+    groups = {
+        "its own, preferred in training": better,
+        "its own, new, with a dog": [ids for ids in new if has_a_dog(ids)],
+        "its own, new, without": [ids for ids in new if not has_a_dog(ids)],
+        "by people, with a dog": [ids for ids in people if has_a_dog(ids)],
+        "by people, without": [ids for ids in people if not has_a_dog(ids)],
+    }
+    rows = [
+        (name, len(captions), gain(after, before, captions).mean().item())
+        for name, captions in groups.items()
+        if captions  # a small corpus may have no dog
+    ]
+    return table(rows, ["captions", "number", "mean change in log-probability"])
+
+
+# %% [markdown]
+# Both. New captions with a dog have become likelier and those without less likely, whether the model or
+# people wrote them, so it has learnt something general. But the preferred ones have gained far more: most
+# of what it learnt, it learnt by heart. And as a model of captions it has become worse, as its perplexity
+# shows, because nothing asked for good captions, only for dogs. When a model collects a reward without
+# what was meant by it, this is called *reward hacking*.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste (*verifiable rewards*). In *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
+# people's taste (*verifiable rewards*). By *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
 # with which [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt its long chains of thought, a model
-# answers a question several times, and each answer becomes likelier or less likely in proportion to its
-# *advantage*: by how many standard deviations its reward lies above the mean of the group. Such a model
-# buys accuracy with tokens, some of which may call a search or run a program whose output joins the text.
-# That is one reason why caches and the speed of decoding matter so much below.
-#
-# Whoever adapts a large model at home seldom trains all of it. *LoRA* ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) freezes the weights and learns, for each chosen matrix, the
-# product of two narrow ones that is added to it.
+# answers a question several times. Each answer becomes likelier or less likely in proportion to its
+# *advantage*, the number of standard deviations by which its reward lies above the mean of the group. Such
+# a model buys accuracy with tokens, which is one reason why caches and the speed of decoding matter so
+# much below.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# Place your bets. A small language model is built and trained as in Parts 1 to 3, and then once more for
-# each of these changes, with everything else as it was:
+# Place your bets. A small language model is built and trained as in Parts 1 to 3, then again and again
+# with one change, while everything else stays as it was. Six of the changes:
 #
-# - said to learn better at the same size: **SwiGLU** (the feed-forward network gets a gate), **rotary
-#   positions** (queries and keys are turned by an angle that grows with their place), **ALiBi** (scores
-#   fall with the distance), a **mixture of experts** (eight feed-forward networks, of which each token
-#   sees two), **Muon** (an optimizer that gives all directions of a step the same length);
-# - said to be as good with a smaller cache: **grouped keys** (several heads share them, or even all),
-#   **windows** (half of the layers see the last 32 tokens only), **latents** (one narrow vector, from
-#   which the keys and values of all heads are made);
-# - said to be simpler or steadier: **no positions** (the causal mask alone gives them away), **RMSNorm**
-#   (no mean is subtracted), **QK-norm** (queries and keys are normalized), **no biases**, **AdamW** with
-#   weight decay, a **plateau** (the learning rate stays at its peak for most of the training).
+# - **SwiGLU**: the feed-forward network gets a gate;
+# - **rotary positions**: queries and keys are turned by an angle that grows with their place;
+# - a **mixture of experts**: eight feed-forward networks, of which each token sees two;
+# - **one head of keys**, shared by all, which leaves a quarter of the cache;
+# - **windows**: in half of the layers a token sees only the last 32;
+# - **Muon**: an optimizer that gives all directions of a step the same length.
 #
 # Which one lowers the perplexity most? Which do nothing at all? And is there one that makes it worse?
 
@@ -5480,17 +5478,19 @@ published("changes")
 
 # %% [markdown]
 # <a id="figure-changes"></a>
-# **Figure.** Perplexity on the validation split; each point is a run. The band shows how far apart luck
-# alone has put the runs without a change.
+# **Figure.** Perplexity on the validation split; each point is a run, and the sections below explain the
+# rows. The band shows how far apart luck alone has put the runs without a change.
 #
 # The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
-# subwords and laid end to end in streams of 256. All make 750 updates with the same batches, which are
-# three passes over half a million tokens, without label smoothing; the learning rate rises for 150 updates
-# and then falls in a straight line to zero. Their perplexity is per subword and cannot be compared with
-# that of the word models above. Where attention loses parameters, a wider feed-forward network makes up
-# for them; of a mixture we count those that act on a token.
+# subwords and laid end to end in streams of 256. All make 750 updates, three passes over half a million
+# tokens, with the same batches and without label smoothing. The learning rate rises for 150 updates, then
+# falls in a straight line to zero.
 #
-# <details><summary>All numbers: parameters, speed, cache</summary>
+# <details><summary>All numbers: perplexity, speed, cache</summary>
+#
+# Perplexity is per subword and cannot be compared with that of the word models above. Where attention
+# loses parameters, a wider feed-forward network makes up for them; of a mixture, those count that act on a
+# token.
 #
 # <!-- results: bench -->
 #
@@ -5523,38 +5523,22 @@ published("changes")
 #
 # </details>
 #
-# **What the bench says.** Rotary positions and ALiBi stand far outside the band, perhaps because captions
-# that are laid end to end begin at arbitrary places: where a word stands in its stream tells little,
-# whereas a distance always does. Worst, but by 1.6 only, is no position at all. Windows, which favour what
-# is near, gain as well. So do AdamW, perhaps because so small a text is read three times, and Muon, whose
-# price in speed is paid once an update and so falls with larger batches.
+# **What the bench says.** Rotary positions and ALiBi lie far below the band, perhaps because captions that
+# are laid end to end begin at arbitrary places: where a word stands in its stream tells little, whereas a
+# distance always does. Windows, which favour what is near, gain as well. So does AdamW, perhaps because so
+# small a text is read three times, and so does Muon. Worst is no position at all, but only by 1.6.
 #
-# SwiGLU, latents, the mixture and the plateau come out a little worse with both of their seeds. RMSNorm,
-# QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from it. Even a
-# single head of keys costs nothing that we could measure, if a wider feed-forward network makes up for its
-# parameters, and with a quarter of the cache it writes, on this CPU, 1.5 times as fast.
+# RMSNorm, QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from
+# it. Even a single head of keys costs nothing that we could measure, and with a quarter of the cache it
+# writes 1.5 times as fast on this CPU. SwiGLU, latents, the mixture and the plateau come out a little
+# worse with both of their seeds, which says more about so small a bench than about them: in the papers
+# below each has gained, or cost nothing.
 #
-# **What it cannot say.** A row tells what a change is worth *beside sinusoids*, and gains overlap: windows
-# may have gained only because they, too, tell what is near, which a model with rotary positions knows
-# already. The learning rate (0.014 at its peak) was chosen for the first row, so a change that would do
-# better at another rate looks worse than it is. Three runs may be further apart than the band shows. In a
-# stream of captions hardly any word depends on one that stands far back, so a cache that forgets is not
-# punished. And none of these short runs diverged, which is what several changes are to prevent. The
-# sections below say why large models have them.
-#
-# If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
-# here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
-# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. This is *our
-# choice* in the figure, about as low as *together*, which has SwiGLU, QK-norm and the plateau as well.
-#
-# <!-- results: overlap -->
-# Gains overlap: multiplied, those of its parts promise 17.3, and it reaches
-# 19.0.
-# <!-- end of results: overlap -->
-#
-# <a id="exchange"></a>
-# Most changes are parts that take the place of ours. `exchange(model, "norm", make)` calls `make` for
-# each place, so that every layer gets a fresh part; settings choose a part by its name in `PARTS`.
+# **What it cannot say.** A row tells what a change is worth *beside sinusoids*. ROTARYWINDOW The learning
+# rate (0.014 at its peak) was chosen for the first row, so a change that would do better at another rate
+# looks worse than it is. Luck may put runs further apart than the band of three shows. In a stream of
+# captions hardly any word depends on one that stands far back, so a cache that forgets is not punished.
+# And none of these short runs diverged, which several of the changes are meant to prevent.
 #
 # <a id="rotary"></a>
 # ### Where a word stands
@@ -5586,7 +5570,7 @@ def the_same_pair_further_on():
     key_and_query = torch.randn(2, 32)
     encodings = PositionalEncoding(32, 0.0).pe[0]
     rows = []
-    for place in (0, 10, 50, 200):
+    for place in (0, 10, 200):
         places = torch.tensor([place, place + 1])
         added = key_and_query + encodings[places]
         turned = rotate(key_and_query, places)
@@ -5596,16 +5580,15 @@ def the_same_pair_further_on():
 
 # %% [markdown]
 # With sinusoids it wanders, although nothing between the two has changed, and a head has to learn matrices
-# that filter the places out. Rotary positions ([Su et al., 2021](https://arxiv.org/abs/2104.09864)) turn
-# queries and keys instead, inside every self-attention: at position $m$ each pair of features is rotated
-# by $m\theta$, with a $\theta$ of its own. Turn both by the same angle, and their inner product stays;
-# that of a query at $m$ and a key at $n$ therefore depends on $(m-n)\theta$ alone. Fast pairs tell
-# neighbours apart, slow ones distant places. (`slower` is for [longer texts](#long-context). If you load
-# other people's weights, check which features they pair: `rotate` takes neighbours, many libraries
-# halves.)
+# that filter the places out. **Rotary positions** ([Su et al., 2021](https://arxiv.org/abs/2104.09864))
+# turn queries and keys instead, inside every self-attention: at position $m$ each pair of features is
+# rotated by $m\theta$, with a $\theta$ of its own. Turn both by the same angle, and their inner product
+# stays; that of a query at $m$ and a key at $n$ therefore depends on $(m-n)\theta$ alone. Fast pairs tell
+# neighbours apart, slow ones distant places. (If you load other people's weights, check which features
+# they pair: `rotate` takes neighbours, many libraries halves.)
 
 
-# %% tags=["hide-input"]
+# %%
 class RotaryAttention(MultiHeadedAttention):
     """Attention whose queries and keys are rotated by their positions (Su et al., 2021)."""
 
@@ -5624,8 +5607,7 @@ class RotaryAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
-# <a id="own-part"></a>
-# One can also make a model short-sighted instead of telling it where its words stand. In *ALiBi* ([Press
+# One can also make a model short-sighted instead of telling it where its words stand. In **ALiBi** ([Press
 # et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
 # query and key, a different one in each head, and there are no positional encodings at all.
 
@@ -5642,290 +5624,14 @@ class DistanceAttention(MultiHeadedAttention):
         return attention(q, k, v, mask, self.dropout, bias=-rates * distance)
 
 
-@example
-def check_a_cache_agrees_with_distances():
-    model = make_model(11, 11, N=2, d_model=16, d_ff=32, h=4)
-    exchange(model, "attention", lambda: DistanceAttention(4, 16))
-    exchange(model, "positions", lambda: nn.Dropout(0.1))
-    assert cache_agrees(model)
-
-
 # %% [markdown]
-# That took one method, and **a part of your own** may take no more. Attention works in three steps,
-# `project`, `attend` and `join`, which a [cache](#cached-decoding) calls one by one. So override a step, not
-# `forward`, and count places from the end of the keys, because a cache sends only the newest queries;
-# `cache_agrees` finds mistakes. Put the class and a line with [`name_attention`](#all-together) into a
-# file, say `mine.py`, and `train --parts mine.py --attention NAME` trains a translator with it ([the
-# command line](#command-line)).
-#
-# <a id="norms-and-gates"></a>
-# ### Norms and gates
-#
-# The next four are in nearly every large model, although the bench does not see what they are good for.
-#
-# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
-# shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
-# shifts, and divides by the root mean square. Its authors found it about as good, and faster. **Biases** have
-# mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier
-# without them; here, `bias=False` in the settings is enough.
-
-
-# %%
-class RMSNorm(nn.Module):
-    """A norm that only scales (Zhang and Sennrich, 2019): (..., features) -> (..., features)."""
-
-    def __init__(self, features: int, eps: float = 1e-6):
-        super().__init__()
-        self.eps = eps
-        self.weight = nn.Parameter(torch.ones(features))
-
-    def forward(self, x: Tensor) -> Tensor:
-        mean_square = x.square().mean(dim=-1, keepdim=True)
-        return self.weight * x / (mean_square + self.eps).sqrt()
-
-
-# %% [markdown]
-# In a long training the matrices of a head may grow. If those of queries and keys do so tenfold, scores
-# grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient can
-# revise, and a training can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** undoes any
-# such factor by a norm on each query and key, so that only a learnt scale can raise the scores ([Henry et
-# al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)).
-
-
-# %% tags=["hide-input"]
-class NormedAttention(MultiHeadedAttention):
-    """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
-        super().__init__(h, d_model, dropout, **more)
-        self.norm_q = RMSNorm(self.d_k)
-        self.norm_k = RMSNorm(self.d_k)
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        q, k, v = super().project(query, key, value)
-        return self.norm_q(q), self.norm_k(k), v
-
-
-# %% [markdown]
-# A ReLU that is off passes nothing on, and lets no gradient back. *Swish*, $z / (1 + e^{-z})$, which
-# PyTorch calls `F.silu`, is a smooth ReLU with a slope on both sides. **SwiGLU** ([Shazeer,
-# 2020](https://arxiv.org/abs/2002.05202)) makes it a gate, which tells how much of a second layer
-# passes,
-#
-# $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2.$$
-# <!-- code: SwiGLU -->
-#
-# With $d_\text{ff}$ a third smaller, its three matrices have as many parameters as the two of Part 2.
-# Shazeer's models gained by it, for which he offers no explanation but "divine benevolence".
-
-
-# %%
-class SwiGLU(nn.Module):
-    """A gated feed-forward network without biases (Shazeer, 2020): (B, T, D) -> (B, T, D)."""
-
-    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
-        super().__init__()
-        self.gate = nn.Linear(d_model, d_ff, bias=False)
-        self.widen = nn.Linear(d_model, d_ff, bias=False)
-        self.narrow = nn.Linear(d_ff, d_model, bias=False)
-        self.dropout = nn.Dropout(dropout)
-
-    def forward(self, x: Tensor) -> Tensor:
-        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
-        return self.narrow(self.dropout(gated))
-
-
-# %% [markdown]
-# <a id="smaller-cache"></a>
-# ### A smaller cache
-#
-# The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
-# 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
-# $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
-# parameters take 140 GB.
-#
-# That is why eight of its heads share keys and values, which leaves 42 GB. The authors of **grouped-query
-# attention** ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality. With a
-# single head for all, it is *multi-query* attention ([Shazeer, 2019](https://arxiv.org/abs/1911.02150)). To
-# copy the shared keys for each head would waste what was saved. The class reads the queries of all heads
-# in a group as one long text instead, and one product compares them with the keys that they share.
-
-
-# %% tags=["hide-input"]
-class GroupedAttention(MultiHeadedAttention):
-    """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
-
-    By default two heads share one, or all of them if h is odd.
-    """
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, groups: int | None = None):
-        super().__init__(h, d_model, dropout)
-        groups = groups or (h // 2 if h % 2 == 0 else 1)
-        if h % groups != 0:
-            raise ValueError(f"h ({h}) must be divisible by groups ({groups})")
-        self.linears[1] = nn.Linear(d_model, groups * self.d_k)
-        self.linears[2] = nn.Linear(d_model, groups * self.d_k)
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        B, H, T, d_k = q.shape
-        groups = k.size(1)
-        q = q.reshape(B, groups, -1, d_k)  # (B, groups, H / groups · T, d_k)
-        if mask is not None:
-            mask = mask.expand(-1, -1, T, -1).repeat(1, 1, H // groups, 1)
-        heads, weights = super().attend(q, k, v, mask)
-        return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
-
-
-# %% [markdown]
-# Or the model forgets. For very long sequences the paper proposes to attend to a neighbourhood only. (§4)
-# The view of such **sliding windows** is wider than the window: if a word sees three others, each of them
-# has seen three more in the layer below, so that twelve places back still count after four layers, though
-# only by hearsay. Most models therefore mix windows with full layers: in [Gemma
-# 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens.
-#
-# What a window drops may be missed. A softmax must spend its weight somewhere, and heads with nothing to
-# say often spend it on the first token, an *attention sink* ([Xiao et al.,
-# 2023](https://arxiv.org/abs/2309.17453)). [gpt-oss](https://arxiv.org/abs/2508.10925) gives the softmax a
-# place of its own for such weight, a learnt score without a value.
-
-
-# %% tags=["hide-input"]
-class WindowAttention(MultiHeadedAttention):
-    """Each query attends only to positions less than `window` away."""
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, window: int = 32):
-        super().__init__(h, d_model, dropout)
-        self.window = window
-
-    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
-        places = torch.arange(k.size(-2), device=k.device)
-        distance = places[-q.size(-2) :].unsqueeze(1) - places  # (T, S)
-        near = distance.abs() < self.window
-        return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
-
-
-# %% [markdown]
-# <a id="latent"></a>
-# Keys can also be compressed. **Multi-head latent attention** (MLA,
-# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step is slow, and needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
-#
-# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
-# <!-- code: LatentAttention -->
-#
-# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The folded class takes the right side for a single new query, the left for many.
-# (Latents and rotated keys do not go together: of $cWR_n$ the query would have to become $q\,R_n^\top
-# W^\top$, another one for each place $n$. DeepSeek therefore caches a few rotated features besides.)
-
-
-# %% tags=["hide-input"]
-class LatentAttention(MultiHeadedAttention):
-    """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
-
-    def __init__(self, h: int, d_model: int, dropout: float = 0.1, latent: int | None = None):
-        super().__init__(h, d_model, dropout)
-        latent = latent or self.d_k  # a quarter of d_model with four heads
-        self.compress = nn.Linear(d_model, latent)
-        self.linears[1] = nn.Linear(latent, d_model, bias=False)  # to the keys of all heads
-        self.linears[2] = nn.Linear(latent, d_model, bias=False)  # to their values
-
-    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries (B, H, T, d_k), latents (B, 1, S, latent), and nothing in place of values."""
-        q = self.split(self.linears[0](query))
-        latents = self.compress(key).unsqueeze(1)
-        return q, latents, latents[..., :0]
-
-    def attend(self, q: Tensor, latents: Tensor, _nothing, mask) -> tuple[Tensor, Tensor]:
-        to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
-        if q.size(-2) > 1:  # to_k and to_v: (H, d_k, latent)
-            return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
-        q = q @ to_k  # (B, H, 1, latent)
-        q = q * (to_k.size(-1) / self.d_k) ** 0.5  # attend divides by √latent, and √d_k is meant
-        heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
-        weights = None if weights is None else weights.transpose(1, 2)
-        return heads.transpose(1, 2) @ to_v.mT, weights
-
-
-# %% [markdown]
-# <a id="recurrent"></a>
-# Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
-# $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$, and the sum on the right does not depend on the
-# query. It can be kept as one matrix $S$, to which each word adds the product of its key and value. This
-# is the core of *linear attention* ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
-# recurrent network with attention's queries, keys and values. One matrix has to hold the whole past, so
-# it has to forget. In *Mamba* ([Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)) each word decides how
-# much fades; by the *delta rule* it takes out what stood under its key before it writes its value,
-#
-# $$S_t = (I - \beta_t\, k_t^\top k_t)\, S_{t-1} + \beta_t\, k_t^\top v_t,$$
-#
-# where $k_t$ has length one and $\beta_t$ tells how much of the old is replaced. *Gated DeltaNet* ([Yang
-# et al., 2024](https://arxiv.org/abs/2412.06464)) does both. (Vectors are rows, so $k^\top k$ is a
-# matrix.) Still, every fourth to tenth layer of such models looks back by attention, and in
-# [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a cheap scorer picks:
-# *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
-#
-# <a id="experts"></a>
-# ### More parameters for the same work
-#
-# A large feed-forward network holds a lot of which a given word needs little. In a **mixture of experts**
-# ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a small linear
-# map, the *router*, sends each position to a few of them. Parameters multiply, and so does the memory for
-# them, but the operations for a token stay nearly as they were.
-
-
-# %% tags=["hide-input"]
-class MixtureOfExperts(nn.Module):
-    """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
-
-    The `active` ones of a position together are as wide as one network of width d_ff. A bias for
-    each expert keeps their loads equal, without a loss of its own (Wang et al., 2024).
-    """
-
-    def __init__(self, d_model, d_ff, dropout=0.1, experts: int = 8, active: int = 2):
-        super().__init__()
-        self.router = nn.Linear(d_model, experts, bias=False)
-        self.experts = clones(PositionwiseFeedForward(d_model, d_ff // active, dropout), experts)
-        self.active = active
-        self.register_buffer("bias", torch.zeros(experts))
-
-    def forward(self, x: Tensor) -> Tensor:
-        tokens = x.flatten(0, -2)  # (n, D)
-        scores = self.router(tokens).sigmoid()  # (n, experts)
-        chosen = (scores + self.bias).topk(self.active).indices  # (n, active)
-        shares = scores.gather(1, chosen)
-        shares = shares / shares.sum(1, keepdim=True)
-        mixed = torch.zeros_like(tokens)
-        for number, expert in enumerate(self.experts):
-            rows, place = (chosen == number).nonzero(as_tuple=True)  # its positions
-            share = shares[rows, place].unsqueeze(1)
-            mixed = mixed.index_add(0, rows, (share * expert(tokens[rows])).type_as(mixed))
-        if self.training:
-            load = chosen.flatten().bincount(minlength=len(self.experts)).float()
-            self.bias += 0.001 * (load.mean() - load).sign()
-        return mixed.view_as(x)
-
-
-# %% [markdown]
-# Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
-# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert had more
-# than its share of a batch, and rises when it had less. It decides which experts are chosen, not how
-# their outputs are weighted; the weights are the router's, which is how it learns. The largest open
-# models are mixtures: of a trillion parameters in Kimi K2, 32 billion act on a token. The one on the bench
-# comes out worse, perhaps because each expert sees only a quarter of an already small text.
-#
 # <a id="muon"></a>
 # ### Another optimizer
 #
-# By *weight decay*, a weight that nothing needs fades: a little of each weight is added to its gradient.
-# But Adam divides by the size of the gradients, so that weights with large gradients hardly fade, and
-# those with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
-# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike. With a decay of
-# zero, the default of our [settings](#settings), AdamW is Adam.
+# With *weight decay*, a weight that nothing needs fades: a little of each weight is added to its gradient.
+# But Adam divides by the size of the gradients, so weights with large gradients hardly fade, and those
+# with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
+# 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike.
 #
 # To both a matrix is a bag of numbers. Look at one as a matrix: the gradient that twenty captions send to
 # a feed-forward network of the finished translator, and what **Muon** ([Jordan et al.,
@@ -5957,27 +5663,27 @@ def directions_of_a_gradient():
     rows = []
     for name, matrix in {"gradient": gradient, "by Muon": orthogonalize(gradient)}.items():
         found = torch.linalg.svdvals(matrix)
-        places = [0, 1, len(found) // 4, len(found) // 2, -1]
+        places = [0, len(found) // 4, len(found) // 2, -1]
         rows.append((name, *(found / found[0])[places].tolist()))
-    columns = ["singular values", "first", "second", "a quarter down", "in the middle", "last"]
+    columns = ["singular values", "first", "a quarter down", "in the middle", "last"]
     return table(rows, columns)
 
 
 # %% [markdown]
 # A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
-# along it does little for the others, although a rare word may need just one of those. Muon takes a
-# running mean of the gradients, keeps its singular vectors, and replaces their singular values by numbers
-# near one. That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd
-# polynomial acts on each singular value $s$ alone. Five rounds of
+# along it does little for the others; Jordan suspects that these matter for learning all the same. Muon
+# takes a running mean of the gradients, keeps its singular vectors, and replaces their singular values by
+# numbers near one. That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an
+# odd polynomial acts on each singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
 #
-# bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. (One is no fixed point: the numbers were
-# chosen to lift small values fast.) Embeddings, generator, norms and biases stay with AdamW. A factor from
+# bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. A factor from
 # [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss, makes the steps as large as Adam's, so that rate and schedule can stay. (`torch.optim.Muon` takes
-# the same steps, except in bfloat16, with `adjust_lr_fn="match_rms_adamw"`.)
+# loss, makes the steps as large as Adam's, so that rate and schedule can stay. Embeddings, generator,
+# norms and biases stay with AdamW, which is why the folded class is longer than `torch.optim.Muon`: that
+# one takes matrices only.
 
 
 # %% tags=["hide-input"]
@@ -6020,14 +5726,294 @@ class Muon(torch.optim.AdamW):
 
 
 # %% [markdown]
+# <a id="smaller-cache"></a>
+# ### A smaller cache
+#
+# The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
+# 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
+# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
+# $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
+# parameters take 140 GB.
+#
+# That is why each eight of its heads share keys and values, which leaves 42 GB. The authors of
+# **grouped-query attention** ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any
+# quality. With a single head for all, it is *multi-query* attention ([Shazeer,
+# 2019](https://arxiv.org/abs/1911.02150)). Copying the shared keys for each head would waste what was
+# saved. Instead, the class reads the queries of all heads in a group as one long text, and one product
+# compares them with their shared keys.
+
+
+# %%
+class GroupedAttention(MultiHeadedAttention):
+    """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
+
+    By default two heads share one, or all of them if h is odd.
+    """
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, groups: int | None = None):
+        super().__init__(h, d_model, dropout)
+        groups = groups or (h // 2 if h % 2 == 0 else 1)
+        if h % groups != 0:
+            raise ValueError(f"h ({h}) must be divisible by groups ({groups})")
+        self.linears[1] = nn.Linear(d_model, groups * self.d_k)
+        self.linears[2] = nn.Linear(d_model, groups * self.d_k)
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
+        B, H, T, d_k = q.shape
+        groups = k.size(1)
+        q = q.reshape(B, groups, -1, d_k)  # (B, groups, H / groups · T, d_k)
+        if mask is not None:
+            mask = mask.expand(-1, -1, T, -1).repeat(1, 1, H // groups, 1)
+        heads, weights = super().attend(q, k, v, mask)
+        return heads.reshape(B, H, T, d_k), None if weights is None else weights.view(B, H, T, -1)
+
+
+# %% [markdown]
+# Or the model forgets. For very long sequences the paper proposes to attend to a neighbourhood only. (§4)
+# The view of such **sliding windows** is wider than the window: if a word sees three others, each of them
+# has seen three more in the layer below. After four layers a word twelve places back still counts, though
+# only by hearsay. Most models therefore mix windows with full layers: in [Gemma
+# 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. What a window drops may
+# be missed: a softmax must spend its weight somewhere, and heads with nothing to say often spend it on the
+# first token, an *attention sink* ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)).
+# [gpt-oss](https://arxiv.org/abs/2508.10925) gives the softmax a place of its own for such weight, a
+# learnt score without a value.
+
+
+# %% tags=["hide-input"]
+class WindowAttention(MultiHeadedAttention):
+    """Each query attends only to positions less than `window` away."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, window: int = 32):
+        super().__init__(h, d_model, dropout)
+        self.window = window
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, mask) -> tuple[Tensor, Tensor]:
+        places = torch.arange(k.size(-2), device=k.device)
+        distance = places[-q.size(-2) :].unsqueeze(1) - places  # (T, S)
+        near = distance.abs() < self.window
+        return super().attend(q, k, v, near if mask is None else is_open(mask) & near)
+
+
+# %% [markdown]
+# <a id="latent"></a>
+# Keys can also be compressed. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
+# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
+# every step would be slow, and is needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
+#
+# $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
+# <!-- code: LatentAttention -->
+#
+# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
+# into values afterwards. The folded class takes the right side for a single new query, the left for many.
+#
+# Rotary positions spoil this. Let $R_n$ be the rotation at place $n$. Then the key is $cWR_n$, and the
+# query would have to become $q\,R_n^\top W^\top$, which differs from place to place. DeepSeek therefore
+# keeps the latents unrotated and caches a few rotated features beside them.
+
+
+# %% tags=["hide-input"]
+class LatentAttention(MultiHeadedAttention):
+    """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, latent: int | None = None):
+        super().__init__(h, d_model, dropout)
+        latent = latent or self.d_k  # a quarter of d_model with four heads
+        self.compress = nn.Linear(d_model, latent)
+        self.linears[1] = nn.Linear(latent, d_model, bias=False)  # to the keys of all heads
+        self.linears[2] = nn.Linear(latent, d_model, bias=False)  # to their values
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries (B, H, T, d_k), latents (B, 1, S, latent), and nothing in place of values."""
+        q = self.split(self.linears[0](query))
+        latents = self.compress(key).unsqueeze(1)
+        return q, latents, latents[..., :0]
+
+    def attend(self, q: Tensor, latents: Tensor, _nothing, mask) -> tuple[Tensor, Tensor]:
+        to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
+        if q.size(-2) > 1:  # to_k and to_v: (H, d_k, latent)
+            return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
+        q = q @ to_k  # (B, H, 1, latent)
+        q = q * (to_k.size(-1) / self.d_k) ** 0.5  # attend divides by √latent, and √d_k is meant
+        heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
+        weights = None if weights is None else weights.transpose(1, 2)
+        return heads.transpose(1, 2) @ to_v.mT, weights
+
+
+# %% [markdown]
+# <a id="recurrent"></a>
+# Could a cache stay as small as it was after the first word? Without a softmax a query $q$ takes home
+# $\sum_s (q \cdot k_s)\, v_s = q \sum_s k_s^\top v_s$ (vectors are rows), and the sum on the right does
+# not depend on the query. It can be kept as one matrix $S$, to which each word adds the product of its key
+# and value: **linear attention** ([Katharopoulos et al., 2020](https://arxiv.org/abs/2006.16236)), a
+# recurrent network with attention's queries, keys and values. But what happens when two words have the
+# same key?
+
+
+# %%
+@example
+def two_values_for_one_key():
+    key = torch.tensor([[0.6, 0.8]])  # (1, d_k), of length one
+    summed = torch.zeros(2, 2)  # (d_k, d_v)
+    corrected = torch.zeros(2, 2)
+    rows = []
+    for value in torch.eye(2).split(1):  # (1, d_v): first (1, 0), then (0, 1)
+        summed = summed + key.T @ value
+        corrected = corrected + key.T @ (value - key @ corrected)
+        found = (value, key @ summed, key @ corrected)
+        rows.append([str(each[0].tolist()) for each in found])
+    return table(rows, ["written", "read from the sum", "read after the delta rule"])
+
+
+# %% [markdown]
+# The sum returns both values in one, because it can only add. The *delta rule* first takes out what stands
+# under the key,
+#
+# $$S_t = S_{t-1} + \beta_t\, k_t^\top (v_t - k_t S_{t-1}),$$
+#
+# of which the cell shows $\beta = 1$, when the new value replaces the old one. As one matrix has to hold
+# the whole past, models also let it fade, by an amount that each word decides (*Mamba*, [Gu and Dao,
+# 2023](https://arxiv.org/abs/2312.00752)); *Gated DeltaNet* ([Yang et al.,
+# 2024](https://arxiv.org/abs/2412.06464)) does both. Still, some layers of such models look back by
+# attention, and in [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a
+# cheap scorer picks: *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
+#
+# <a id="norms-and-gates"></a>
+# ### What large models need
+#
+# The rest does nothing on the bench, or harm. Large models have most of it all the same, for reasons that
+# a model with a million parameters does not know.
+#
+# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
+# shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
+# shifts, and divides by the root mean square. Its authors found it about as good, and faster (not on our
+# bench, where it is made of single operations). **Biases** have mostly gone as well, since
+# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them.
+
+
+# %% tags=["hide-input"]
+class RMSNorm(nn.Module):
+    """A norm that only scales (Zhang and Sennrich, 2019): (..., features) -> (..., features)."""
+
+    def __init__(self, features: int, eps: float = 1e-6):
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(features))
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean_square = x.square().mean(dim=-1, keepdim=True)
+        return self.weight * x / (mean_square + self.eps).sqrt()
+
+
+# %% [markdown]
+# In a long training run the matrices of a head may grow. If those of queries and keys do so tenfold,
+# scores grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient
+# can revise, and the run can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** normalizes
+# each query and key, which undoes any such factor; only a learnt scale can then raise the scores ([Henry
+# et al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388)).
+
+
+# %% tags=["hide-input"]
+class NormedAttention(MultiHeadedAttention):
+    """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
+
+    def __init__(self, h: int, d_model: int, dropout: float = 0.1, **more):
+        super().__init__(h, d_model, dropout, **more)
+        self.norm_q = RMSNorm(self.d_k)
+        self.norm_k = RMSNorm(self.d_k)
+
+    def project(self, query, key, value) -> tuple[Tensor, Tensor, Tensor]:
+        q, k, v = super().project(query, key, value)
+        return self.norm_q(q), self.norm_k(k), v
+
+
+# %% [markdown]
+# **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes the activation a gate, which tells
+# how much of a second layer passes,
+#
+# $$(\mathrm{Swish}(xW_g) \odot xW_1)\, W_2,$$
+# <!-- code: SwiGLU -->
+#
+# where *Swish*, $z / (1 + e^{-z})$, which PyTorch calls `F.silu`, is a smooth ReLU. With $d_\text{ff}$ a
+# third smaller, its three matrices have as many parameters as the two of Part 2. Shazeer's models gained
+# by it, for which he offers no explanation but "divine benevolence".
+
+
+# %% tags=["hide-input"]
+class SwiGLU(nn.Module):
+    """A gated feed-forward network without biases (Shazeer, 2020): (B, T, D) -> (B, T, D)."""
+
+    def __init__(self, d_model: int, d_ff: int, dropout: float = 0.1):
+        super().__init__()
+        self.gate = nn.Linear(d_model, d_ff, bias=False)
+        self.widen = nn.Linear(d_model, d_ff, bias=False)
+        self.narrow = nn.Linear(d_ff, d_model, bias=False)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gated = F.silu(self.gate(x)) * self.widen(x)  # (B, T, d_ff)
+        return self.narrow(self.dropout(gated))
+
+
+# %% [markdown]
+# Of all that a large feed-forward network holds, a given word needs little. In a **mixture of experts**
+# ([Shazeer et al., 2017](https://arxiv.org/abs/1701.06538)) there are many networks, and a small linear
+# map, the *router*, sends each position to a few of them. Parameters multiply, and so does the memory for
+# them, but the operations for a token stay nearly as they were. On the bench each expert sees only a
+# quarter of an already small text; the largest open models are all mixtures.
+
+
+# %% tags=["hide-input"]
+class MixtureOfExperts(nn.Module):
+    """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
+
+    The `active` ones of a position together are as wide as one network of width d_ff. A bias for
+    each expert keeps their loads equal, without a loss of its own (Wang et al., 2024).
+    """
+
+    def __init__(self, d_model, d_ff, dropout=0.1, experts: int = 8, active: int = 2):
+        super().__init__()
+        self.router = nn.Linear(d_model, experts, bias=False)
+        self.experts = clones(PositionwiseFeedForward(d_model, d_ff // active, dropout), experts)
+        self.active = active
+        self.register_buffer("bias", torch.zeros(experts))
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = x.flatten(0, -2)  # (n, D)
+        scores = self.router(tokens).sigmoid()  # (n, experts)
+        chosen = (scores + self.bias).topk(self.active).indices  # (n, active)
+        shares = scores.gather(1, chosen)
+        shares = shares / shares.sum(1, keepdim=True)
+        mixed = torch.zeros_like(tokens)
+        for number, expert in enumerate(self.experts):
+            rows, place = (chosen == number).nonzero(as_tuple=True)  # its positions
+            share = shares[rows, place].unsqueeze(1)
+            mixed = mixed.index_add(0, rows, (share * expert(tokens[rows])).type_as(mixed))
+        if self.training:
+            load = chosen.flatten().bincount(minlength=len(self.experts)).float()
+            self.bias += 0.001 * (load.mean() - load).sign()
+        return mixed.view_as(x)
+
+
+# %% [markdown]
+# Left alone, a router tends to prefer experts that are good already, which then learn even more, while
+# others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
+# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert has had
+# more than its share of a batch, and rises when it has had less. The bias decides only which experts are
+# chosen. Their outputs are weighted by the router's own scores, which is how the router learns.
+#
 # <a id="all-together"></a>
 # ### All together
 #
-# A class may inherit from several of those above, and `super()` in one of them is then the next to its
-# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with weight decay and a plateau, it is *together* in the table. (A
-# plateau, or *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), needs no number of
-# updates until it falls.)
+# `exchange(model, "norm", make)` puts what `make` returns in each place of a norm; settings choose a part
+# by its name in `PARTS`. A class may inherit from several of those above, and `super()` in one of them is
+# then the next to its right: `ModernAttention` projects to groups, normalizes what comes, and rotates
+# that. With RMSNorm, SwiGLU and no biases, trained by Muon with weight decay and a **plateau**, it is
+# *together* in the figure. (On a plateau, or by *warm-up, stable, decay*,
+# [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate stays at its peak for most of the
+# training, so that the number of updates need not be known until it falls.)
 
 
 # %% tags=["hide-input"]
@@ -6085,13 +6071,43 @@ OPTIMIZERS.update(adamw=adamw, muon=Muon)
 SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
 
 
+@example
+def check_a_cache_agrees_with_distances():
+    model = make_model(11, 11, N=2, d_model=16, d_ff=32, h=4)
+    exchange(model, "attention", lambda: DistanceAttention(4, 16))
+    exchange(model, "positions", lambda: nn.Dropout(0.1))
+    assert cache_agrees(model)
+
+
+# %% [markdown]
+# If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
+# here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
+# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. This is *our
+# choice* in the figure, about as low as *together*.
+#
+# <!-- results: overlap -->
+# Gains overlap: multiplied, those of its parts promise 17.3, and it reaches
+# 19.0.
+# <!-- end of results: overlap -->
+#
+# CHOICETRIAL
+#
+# <a id="own-part"></a>
+# **A part of your own** takes one class, and perhaps one method. Attention works in three steps,
+# `project`, `attend` and `join`, which a [cache](#cached-decoding) calls one by one. So override a step,
+# not `forward`, as ALiBi does, and count places from the end of the keys, because a cache sends only the
+# newest queries; `cache_agrees` finds mistakes. Put the class and a line with `name_attention` into a
+# file, say `mine.py`, and `train --parts mine.py --attention NAME` trains a translator with it ([the
+# command line](#command-line)). What brings its own positions wants `--positions none` as well.
+
+
 # %% [markdown]
 # <a id="flash"></a>
 # ## FlashAttention
 #
 # For 3,072 positions a layer's attention weights, with eight heads, take some [300
-# MB](#why-self-attention), and for ten times as many a hundred times as much, although a forward pass
-# needs them for an average only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135))
+# MB](#why-self-attention), and for ten times as many a hundred times as much. Yet a forward pass needs
+# them for an average only. *FlashAttention* ([Dao et al., 2022](https://arxiv.org/abs/2205.14135))
 # reads the keys block by block and keeps, for each query, the highest score so far, the sum of the
 # exponentials, and the average before its division. If a block brings a higher score, all that was summed
 # before shrinks alike.
@@ -6125,18 +6141,19 @@ def check_attention_in_blocks_equals_attention():
 
 # %% [markdown]
 # The work stays quadratic, but memory is linear in the length, even in training, because the backward
-# pass computes the weights anew, block by block, from the sums that were kept. Since far less data moves
-# between the GPU's slow and its fast memory, the real kernel, which we take [on a GPU](#faster) from
-# PyTorch's `scaled_dot_product_attention`, is faster even where the table would fit.
+# pass computes the weights anew, block by block, from the sums that were kept. The real kernel is faster
+# even where the table would fit, since far less data moves between the GPU's slow and its fast memory. We
+# take it [on a GPU](#faster) from PyTorch's `scaled_dot_product_attention`.
 #
 # <a id="speculative"></a>
 # ## Speculative decoding
 #
 # Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. When a large model writes a single
-# text, most of a pass is waiting until its weights have come from memory, and judging ten tokens takes
-# hardly longer. In *speculative decoding* ([Leviathan et al., 2023](https://arxiv.org/abs/2211.17192)) a
-# cheap draft therefore proposes several for it to judge.
+# text, most of a pass is spent waiting for its weights to come from memory, and judging ten tokens takes
+# hardly longer than judging one (unless each wakes other experts). In *speculative decoding* ([Leviathan
+# et al., 2023](https://arxiv.org/abs/2211.17192)) a cheap draft therefore proposes several tokens for the
+# large model to judge.
 #
 # A token $x$ that the draft proposed with probability $q(x)$, and to which the large model gives $p(x)$
 # (after temperature or top-p, if any), is accepted with probability $\min(1, p(x)/q(x))$. At the first
@@ -6171,10 +6188,9 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # %% [markdown]
 # What comes out is distributed as the large model's own draws would be, however bad the draft is. A token
 # is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to one,
-# a refusal is exactly as probable as all that stands out together, which is what the rescaling divides by.
-# The token drawn then adds $\max(0, p - q)$, and both add up to $p$.
-#
-# For the captions, the draft is the cheapest there is: it has counted which word follows which.
+# a refusal has the probability $\sum \max(0, p - q)$, the very number by which the rescaling divides. The
+# draw after a refusal therefore adds $\max(0, p - q)$, and the two add up to $p$. For the captions, the
+# draft is the cheapest there is: it has counted which word follows which.
 
 
 # %% tags=["hide-input"]
@@ -6208,32 +6224,31 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Longer proposals gain little. If each guess is accepted with a probability of 0.53, as in the second row,
-# a pass gives $1 + 0.53 + 0.53^2 + \dots$ tokens, which is 1.53, 1.81 and 2.04 for one, two and four
-# proposals, and never more than 2.13. (What that saves in time depends on how long a pass waits for its
-# weights.) A better draft is a small Transformer, or the large model itself: with *multi-token prediction*
-# ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well,
-# and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90% of such guesses.
+# Each further proposal gains less. If a guess is accepted with a probability of 0.53, as in the second
+# row, a pass gives $1 + 0.53 + 0.53^2 + \dots$ tokens, which is 1.53, 1.81 and 2.04 for one, two and four
+# proposals, and never more than 2.13. A better draft is a small Transformer, or the large model itself:
+# with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to
+# guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90% of
+# such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
 #
-# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*); large services
-# do the two on different machines. With few users, speculation helps most. With many, weights that have
-# come from memory for one text can serve the next token of every other as well. As texts end at different
-# moments, a batch that waited for its longest would soon be half empty; after every token, therefore, what
-# has ended leaves, and what has just arrived takes its place (*continuous batching*, [Yu et al.,
-# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)). How many texts fit is then a matter of
-# room for their caches. Where servers had reserved room for the longest answer, [Kwon et al.
-# (2023)](https://arxiv.org/abs/2309.06180) found only 20 to 38% of it filled. Their *vLLM* hands out
-# small *pages* instead, wherever there is room, as an operating system does.
+# A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*). Weights that
+# have come from memory for one text can serve the next token of every other as well, so a server decodes
+# many together. Texts end at different moments, and a batch that waited for its longest would soon be half
+# empty. After every token, therefore, finished texts leave and new ones take their places (*continuous
+# batching*, [Yu et al., 2022](https://www.usenix.org/conference/osdi22/presentation/yu)).
 #
-# Texts that begin alike can even share pages, since under a causal mask keys and values depend on nothing
-# that comes later: a server reads its instructions once, not for every question ([prefix
-# caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). What is left to shrink are the numbers
-# themselves, in the weights and in the caches. With the weights of its experts *quantized* to some four
-# bits each, [gpt-oss](https://arxiv.org/abs/2508.10925) runs its 120 billion parameters on one GPU of 80
-# GB.
+# How many fit is a matter of room for their caches. Eight GPUs of 80 GB have 500 left beside the weights
+# of Llama 3 70B, [enough](#smaller-cache) for eleven texts of 128,000 tokens, or, with keys for each head,
+# for one. [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found that of the room which servers had
+# reserved for the longest answer only 20 to 38% was ever filled. Their *vLLM* hands out small *pages*
+# instead, wherever there is room. Texts that begin alike can even share pages, since under a causal mask
+# keys and values depend on nothing that comes later: a server reads its instructions once, not for every
+# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). And numbers can be
+# *quantized*: with some four bits for each weight of its experts,
+# [gpt-oss](https://arxiv.org/abs/2508.10925) runs 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
@@ -6248,8 +6263,8 @@ def tokens_of_a_pass():
 # et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the
 # text is longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`,
 # known as *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours
-# must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that,
-# and [Llama 3](https://arxiv.org/abs/2407.21783) trains with 500,000. **Cost: a minute.**
+# must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that.
+# **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6295,13 +6310,14 @@ def beyond_the_training():
 
 # %% [markdown]
 # With sinusoids perplexity jumps as soon as places are new: a formula may be defined at every place, but
-# the model has not learnt to use it there. Rotary positions wear out slowly, at least in these two layers;
-# in large models, Chen et al. warn, untouched angles can ruin attention. Interpolated, they are worse than
-# untouched everywhere, because all distances have shrunk to sizes that the weights do not know; Chen et
-# al. therefore train on with the new angles.
+# the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are worse
+# than untouched everywhere, because all distances have shrunk to sizes that the weights do not know; the
+# larger base costs little at the beginning and is the best of the three beyond it.
 #
-# The larger base costs little at the beginning and is the best of the three beyond it, though one seed and
-# 48 pieces of text bear out only large differences. Many models end their training with long texts.
+# Do not carry this over to large models, where it is mostly the other way round: untouched angles can ruin
+# attention, and interpolation, with a short training at the new angles, rescues it (Chen et al.). Two
+# layers are too few for that, captions that know nothing of each other do not need what stands far back,
+# and one seed and 48 pieces of text bear out large differences only.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6356,69 +6372,75 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # <!-- end of results: one-sequence -->
 #
-# With one seed each, the encoder is worth 1.8 points: more than the 1.5 by which one pair in twenty differs
-# by [luck](#sceptic), less than the two that we ask for, and the perplexity agrees. In a single stack,
-# moreover, every layer reads source and target, so that a pair takes about twice as many operations, and
-# every layer caches both texts. But one kind of layer and one stack serve any task that can be written
-# down. Large models have gone this way, and in 2026 one of them has turned back: the decoder of
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes the keys and values
-# for its view of the whole text from the last states of an encoder, albeit a causal one.
+# ONESEQ
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
 #
-# Here are the paper's model, GPT-2 and fourteen open models since (our choice, as read in November 2026),
-# in terms of [the changes above](#since-2017), with their sources; a dash where none tells.
+# Here are the paper's model, GPT-2 and twelve open models since, in terms of [the changes
+# above](#since-2017). The choice is ours, as read in November 2026; a dash means that no source tells.
 #
 # - **Norm**: before a sub-layer (*pre*), at its end before the sum (*out*), or after the sum (*post*).
-# - **Feed-forward**: GELU, like Swish, is a smooth ReLU; ReLU² is a ReLU squared. What ends in GLU is
-#   gated, by a bounded Swish in SiTU-GLU.
+# - **Feed-forward**: what ends in GLU is gated; ReLU² is a ReLU squared.
 # - **Attention**: MHA has keys and values for each head, GQA for each group of heads, MQA for all
 #   together, MLA as [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are
 #   merged. "5 of 6" counts layers.
 # - **Experts**: 8/256 + 1 means 8 of 256 for each token, and one for all.
-# - **Context**: the longest that the makers support, sometimes stretched (by YaRN in Qwen3, SmolLM3 and
-#   Kimi K2).
+# - **Context**: the longest that the makers support, trained or stretched.
 #
-# In which column do the models since Llama 3 agree most, and in which least?
+# On what do the models since Llama 3 agree, and on what not?
 #
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
 # | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
-# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf), [code](https://github.com/openai/gpt-2/blob/master/src/model.py) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
-# | [Llama 3](https://arxiv.org/abs/2407.21783), [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
-# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437), [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
-# | [Gemma 3](https://arxiv.org/abs/2503.19786), [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn) | 2025 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | none | 128K | – |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
-# | [SmolLM3](https://github.com/huggingface/smollm/tree/main/text), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/smollm3) | 2025 | RMSNorm, pre | SwiGLU | rotary, 3 of 4 | GQA | none | 128K | AdamW |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534), [K2.5's code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
-# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
-# | [GLM-5](https://arxiv.org/abs/2602.15763), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B, [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4), [docs](https://ai.google.dev/gemma/docs/core) | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro, [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
-# | [Kimi K3](https://arxiv.org/abs/2607.24653), [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
-# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320), [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
+# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
-# All fourteen have RMSNorm, thirteen gate their feed-forward networks, and thirteen rotate queries and
-# keys, at least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree
-# most about attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to
-# read less of it. Not every change has a column: since GPT-2, for one, most subwords have been built from
-# *bytes*, so that no text is unknown.
+# <details><summary>Further sources of the table: code, cards, documentation</summary>
+#
+# GPT-2: [code](https://github.com/openai/gpt-2/blob/master/src/model.py); Llama 3:
+# [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py); DeepSeek-V3:
+# [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py); Kimi K2: [K2.5's
+# code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25),
+# [card](https://github.com/MoonshotAI/Kimi-K2); Olmo 3:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3),
+# [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3); GLM-5:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa); Gemma
+# 4: [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4),
+# [docs](https://ai.google.dev/gemma/docs/core); DeepSeek-V4:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4); Kimi
+# K3: [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py); Qwen3.8-Flash-Next:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp),
+# [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next).
+#
+# </details>
+#
+# All twelve have RMSNorm, eleven gate their feed-forward networks, and eleven rotate queries and keys, at
+# least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree most about
+# attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to read less
+# of it.
 #
 # <a id="remained"></a>
 # ## What has remained
 #
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
-# code of these models, because its plan has held. Attention mixes the positions, a network works on each
-# of them by itself, both add to the [residual stream](#residual), and layers of this kind are stacked.
-# Even where the plan bends it can be recognized: in [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and
-# Qwen3.8-Flash-Next four streams run side by side, and the layers of Kimi K3 attend to what earlier ones
-# wrote.
+# code of these models, because the paper's plan has held. Attention mixes the positions, a network works
+# on each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
+# stacked.
 #
 # You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
-# a part is missing. When the next model changes one of them, you will know where to look.
+# a part is missing. When the next model changes one of these parts, you will know where to look.
 #
 # <a id="try-today"></a>
 # ## Try it

@@ -51,22 +51,26 @@ def bench() -> str:
     made = {f"{row}-{run['seed']}": run for row in runs for run in runs[row]}
     records.check_comparable(made)
     timed = records.read("bench/speed")
-    columns = ["one change", "perplexity", "seeds", "parameters"]
+    columns = ["one change", "perplexity"]
     if timed:
         columns += ["tokens/s, training", "tokens/s, generation", "cache, bytes/token"]
     rows = []
     for row, found in runs.items():
-        perplexity = [run["log"][-1]["perplexity"] for run in found]
-        parameters = f"{found[0]['active'] / 1e6:.2f} M"
+        name = ROWS[row].name
         if found[0]["parameters"] != found[0]["active"]:
-            parameters += f" of {found[0]['parameters'] / 1e6:.2f} M"
-        seeds = ", ".join(str(run["seed"]) for run in found)
-        rows.append([ROWS[row].name, with_range(perplexity, 1), seeds, parameters])
+            name += f" ({found[0]['parameters'] / 1e6:.2f} M in all)"
+        rows.append([name, with_range([run["log"][-1]["perplexity"] for run in found], 1)])
         if timed:
             speed = timed["rows"].get(row, {"training": [], "writing": [], "bytes": []})
             rows[-1] += [f"{median(speed[what]):,.0f}" if speed[what] else "–" for what in speed]
+    seeds = {len(found) for found in runs.values()}
+    active = {round(run["active"] / 1e6, 2) for run in made.values()}
+    shown = table(columns, rows) + (
+        f"Means and ranges over {' or '.join(map(str, sorted(seeds)))} seeds; {min(active):.2f} to"
+        f" {max(active):.2f} million parameters act on a token.\n\n"
+    )
     if not timed:
-        return table(columns, rows) + made_by(*made.values())
+        return shown + made_by(*made.values())
     each = [speed[what] for speed in timed["rows"].values() for what in ("training", "writing")]
     apart = max(max(abs(one / median(rounds) - 1) for one in rounds) for rounds in each)
     turns = (
@@ -74,7 +78,7 @@ def bench() -> str:
         f" {apart:.0%} of them; generation writes {WRITERS} texts of {LENGTH} tokens with a"
         " cache.\n\n"
     )
-    return table(columns, rows) + turns + made_by(*made.values(), timed["made"])
+    return shown + turns + made_by(*made.values(), timed["made"])
 
 
 SHARES = ("rotary", "grouped", "rms", "no-bias", "adamw", "muon")  # what our choice consists of
