@@ -45,7 +45,8 @@
 # # Start here
 #
 # You may skip [Background](#background), start at [Part 1](#attention), and come back for the whole
-# model. Parts 1 to 4 build a Transformer, train it and break it.
+# model. Parts 1 to 4 build a Transformer, train it and break it. If you want to see what training does to
+# it before you know how, play [Figure](#figure-watch-it-learn) first.
 #
 # Five sheets of exercises are in `docs/course`.
 #
@@ -688,8 +689,8 @@ def two_heads_for_one_sentence_figure():
 
 # %% [markdown]
 # <a id="figure-two-heads-for-one-sentence"></a>
-# **Figure.** Head 0 first, head 1 second. A row is a word that asks, a column one that answers;
-# every row adds up to one.
+# **Figure.** Two heads for one sentence: head 0 first, head 1 second. A row is a word that asks, a
+# column one that answers; every row adds up to one.
 #
 # In head 0, *Mädchen* prefers *roten* to *kleines* (little), its own adjective: *roten* lies a little
 # higher, and nothing in these vectors says which of the two stands beside it. The verb fares worse,
@@ -1238,7 +1239,7 @@ LayerNorm(4)(torch.tensor([1.0, 2.0, 3.0, 10.0])).detach()
 # ![Two small drawings. Left, the norm first: the stream passes a sum only, and a branch goes through norm and sub-layer. Right, the norm after the sum: the stream itself passes through the norm.](images/norms.svg)
 #
 # <a id="figure-norms"></a>
-# **Figure.** Both orders. In pre-norm (left) the residual stream passes through sums only. In
+# **Figure.** Where the norm stands. In pre-norm (left) the residual stream passes through sums only. In
 # post-norm (right) it passes through every norm.
 
 
@@ -2002,8 +2003,8 @@ def three_schedules_figure():
 
 # %% [markdown]
 # <a id="figure-three-schedules"></a>
-# **Figure.** Schedules. A longer warm-up gives a lower and later peak. A narrower model gets higher
-# rates.
+# **Figure.** Schedules of the learning rate. A longer warm-up gives a lower and later peak. A narrower
+# model gets higher rates.
 #
 # <a id="loop"></a>
 # ## The training loop
@@ -3879,8 +3880,9 @@ def one_search():
 
 # %% [markdown]
 # <a id="figure-one-search"></a>
-# **Figure.** Beam search for *Eine Künstlerin malt im Freien*. With a beam of three, what wins, *An
-# artist is painting outside*, is only the third of three after three steps; a narrower beam drops it.
+# **Figure.** Beam search. At first it is of *Eine Künstlerin malt im Freien*: with a beam of three, what
+# wins, *An artist is painting outside*, is only the third of three after three steps. A narrower beam
+# drops it.
 #
 # Greedy decoding begins with *A*, which is likelier, and ends at *A female performer is painting
 # outside*. The beam finds a more probable sentence, but not a better one: *An artist* loses *female*,

@@ -241,6 +241,7 @@ def test_the_contents_mark_what_is_in_sight(browser, sample):
 def test_the_bar_of_a_phone_leads_to_sections_and_back_to_the_top(browser, sample):
     page = watched(browser, sample, viewport={"width": 390, "height": 800})
     contents = page.locator("#contents > summary")
+    assert page.locator("header > [data-switch=ideas]").is_visible()
     contents.click()
     page.locator("nav").get_by_role("button", name="Wrap code").click()
     page.locator("nav").wait_for(state="hidden")
@@ -297,6 +298,31 @@ def test_long_lines_of_code_wrap_on_a_phone_until_the_switch(browser, tmp_path):
     assert page.locator(".code pre").evaluate(hidden) > 0
     page.reload()
     assert page.locator(".code pre").evaluate(hidden) > 0
+
+
+def test_code_without_spaces_wraps_between_names(browser, tmp_path):
+    code = "result=outer_function(first_argument,inner.method.of_an_object[index])"
+    size = {"width": 390, "height": 800}
+    page = watched(browser, built(tmp_path, new_code_cell(code)), viewport=size)
+    lines = """(box, names) => names.map((name) => {
+        const range = document.createRange();
+        const letters = document.createTreeWalker(box, NodeFilter.SHOW_TEXT);
+        while (letters.nextNode()) {
+            const at = letters.currentNode.data.indexOf(name);
+            if (at < 0) continue;
+            range.setStart(letters.currentNode, at);
+            range.setEnd(letters.currentNode, at + name.length);
+            return [...new Set([...range.getClientRects()].map((line) => line.top))];
+        }
+    })"""
+    names = re.findall(r"\w+", code)
+    pre = page.locator(".code pre")
+    tops = pre.evaluate(lines, names)
+    assert [len(each) for each in tops] == [1] * len(names), "no name is broken"
+    assert tops[-1] > tops[0]
+    assert pre.evaluate("box => box.scrollWidth <= box.clientWidth")
+    page.evaluate("document.documentElement.classList.remove('wrap')")
+    assert len({top for [top] in pre.evaluate(lines, names)}) == 1, "unwrapped it is one line"
 
 
 def test_the_map_in_the_margin_lights_what_is_in_sight(browser, tmp_path):

@@ -172,6 +172,20 @@ def test_on_a_phone_the_panel_stays_in_sight_and_off_the_box(browser, figures_pa
         box.locator(".close").wait_for()
 
 
+def test_that_the_model_is_being_read_is_in_sight_of_every_switch(browser, figures_page):
+    size = {"width": 390, "height": 780}
+    tab = watched(browser, figures_page, viewport=size, has_touch=True)
+    tab.route("**/model.js", lambda route: None)  # it never comes
+    box = figure(tab, "map")
+    switch = box.get_by_role("button", name="positions off")
+    switch.tap()
+    line = box.get_by_text("Reading the model")
+    line.wait_for()
+    for seen in (line, switch):
+        at = seen.bounding_box()
+        assert 0 <= at["y"] <= size["height"] - at["height"]
+
+
 def test_on_a_phone_a_part_its_switch_and_what_comes_of_it_are_in_one_view(browser, figures_page):
     size = {"width": 390, "height": 780}
     tab = watched(browser, figures_page, viewport=size, has_touch=True)

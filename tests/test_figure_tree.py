@@ -43,8 +43,8 @@ def number(text: str) -> float:
 
 
 def wait_for(box, words: str) -> None:
-    """Until the line above the tree says this."""
-    box.locator(".asked", has_text=words).wait_for()
+    """Until the tree is that of this sentence, or width."""
+    box.locator(f'.grid[aria-label*="{words}"]:visible').wait_for()
 
 
 def joined(pieces: list[str]) -> str:
@@ -139,7 +139,7 @@ def test_it_fits_and_grows_downward_where_it_is_narrow(browser, figures_page, wi
     if width > 390:
         return
     box.get_by_role("slider").fill("5")
-    box.locator(".asked", has_text="width 5").wait_for()
+    wait_for(box, "width 5")
     assert scroll.evaluate("box => box.scrollWidth <= box.clientWidth"), "a wide beam, too"
     assert not box.locator(".node").evaluate_all(OVERLAP)
     left, right = box.locator(".node").evaluate_all(EDGES)

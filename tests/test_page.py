@@ -288,20 +288,22 @@ def test_only_the_first_sentence_of_a_long_caption_is_in_sight(tmp_path):
 
 def test_a_figure_has_the_name_of_its_anchor_and_a_line_in_the_list_at_the_end(tmp_path):
     cells = [
-        "# Part\n\nSee [Figure 2](#figure-sizes).",
+        "# Part 1. Lines\n\nSee [Figure 2](#figure-sizes).",
         chart(line_chart([1, 2]), "@example\ndef a_line_figure(): ..."),
-        '<a id="figure-a-line"></a>\n**Figure 1.** One line < two. It rises.',
+        '<a id="figure-a-line"></a>\n**Figure 1.** One line < two. It rises.\n\n# Part 2. Sizes',
         chart(line_chart([2, 1])),
-        '<a id="figure-sizes"></a>\n**Figure 2.** Sizes for $x^2$, and `code`.',
+        '<a id="figure-sizes"></a>\n**Figure 2.** Sizes for $x^2$, and `code`: all.',
         chart(line_chart([2, 1])),
     ]
     page = page_of(tmp_path, *cells)
     assert [tag.name for tag in page.find_all(id=re.compile("^figure-"))] == ["figure", "figure"]
     entries = page.find(id="figures").find_parent("details").find_all("a")
     assert [(link["href"], link.text) for link in entries] == [
-        ("#figure-a-line", "Figure 1. One line < two."),
-        ("#figure-sizes", "Figure 2. Sizes for x2, and code."),
+        ("#figure-a-line", "1 One line < two"),
+        ("#figure-sizes", "2 Sizes for x2, and code"),
     ]
+    parts = [link.find_parent("ul").previous_sibling for link in entries]
+    assert parts == ["Part 1. Lines", "Part 2. Sizes"]
 
 
 def test_a_drawing_keeps_its_links_and_has_ids_of_its_own(tmp_path):

@@ -11,6 +11,7 @@ from tools.page.markup import parsed
 LONG = 45  # words; of a longer caption only the first sentence is in sight
 CAPTION = re.compile(r"Figure( \d+)?\.")
 SENTENCE = re.compile(r"[^.?!]*[.?!](?=\s|$)")
+PHRASE = re.compile(r"[^.:;?!(]*[^.:;?!(\s]")  # what a sentence begins with
 
 
 def add_captions(article: BeautifulSoup) -> None:
@@ -50,26 +51,26 @@ def fold_rest(article: BeautifulSoup, caption: Tag) -> None:
             return
 
 
-def first_sentence(caption: Tag) -> str:
-    """The number of a caption and what follows up to a full stop, as text."""
-    caption = copy.copy(caption)
+def entry(figure: Tag) -> str:
+    """A figure in the list of all: its number, and the first phrase of its caption, as text."""
+    caption = copy.copy(figure.figcaption)
     for tag in caption.select("details, .katex-html, annotation"):
         tag.decompose()
-    number = caption.strong.extract().get_text()
-    text = " ".join(caption.get_text().split())
-    first = SENTENCE.match(text)
-    return f"{number} {first[0] if first else text}"
+    number = caption.strong.extract().get_text().removeprefix("Figure ").removesuffix(".")
+    phrase = html.escape(PHRASE.search(" ".join(caption.get_text().split()))[0], quote=False)
+    played = " <small>to play with</small>" if figure.get("data-play") else ""
+    return f'<li><a href="#{figure["id"]}"><b>{number}</b> <span>{phrase}{played}</span></a></li>'
 
 
 def list_figures(article: BeautifulSoup) -> None:
-    """At the end a folded list of all figures that have a name."""
-    listed = ""
-    for caption in article.select("figure[id] > figcaption"):
-        figure = caption.parent
-        played = " <small>to play with</small>" if figure.get("data-play") else ""
-        said = html.escape(first_sentence(caption), quote=False)
-        listed += f'<li><a href="#{figure["id"]}">{said}</a>{played}</li>'
-    if listed:
+    """At the end a folded list of all figures that have a name, by Part."""
+    parts: dict[str, str] = {}
+    for figure in article.select("figure[id]:has(> figcaption)"):
+        heading = figure.find_previous("h2")
+        title = html.escape(heading.get_text().strip(), quote=False) if heading else ""
+        parts[title] = parts.get(title, "") + entry(figure)
+    if parts:
         heading = '<summary><h2 id="figures">All figures</h2></summary>'
+        listed = "".join(f"<li>{part}<ul>{entries}</ul></li>" for part, entries in parts.items())
         fold = f'<details class="fold section">{heading}<ul class="figures">{listed}</ul></details>'
         article.append(parsed(f"{fold}\n"))

@@ -103,6 +103,7 @@ def config(is_narrow: bool) -> dict:
         "padding": 2,
         "axis": guide | {"gridColor": line, "domainColor": muted, "tickColor": muted},
         "axisQuantitative": {"labelSeparation": 4},
+        "axisBand": {"labelOverlap": True},
         "header": guide,
         "legend": guide | {"gradientStrokeColor": line} | (above if is_narrow else {}),
         "title": {"color": ink, "fontSize": 15, "anchor": "start", "frame": "group"},

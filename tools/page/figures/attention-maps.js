@@ -3,7 +3,7 @@
 // attention-maps/scene.js computes all maps of a sentence at once, so only another sentence needs the model.
 
 import { WRITES } from "./lib/corpus.js";
-import { SentenceField, useSentence } from "./lib/sentence.js";
+import { Line, SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { sum } from "./model/arithmetic.js";
 import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
@@ -40,8 +40,8 @@ export function AttentionMaps({ scene: first }) {
   return html`<div class="attention-maps">
     <div class="words">
       <${SentenceField} id="attention-german" sentence=${sentence} />
-      <p class="line" role="status">${line || sentence.hint}</p>
     </div>
+    <${Line} ...${{ line, sentence }} />
     <p class="translated" lang=${WRITES.code}>${scene.translation}</p>
     <div class="kinds" role="group" aria-label="Attention">${kinds}</div>
     <div class="board">

@@ -8,7 +8,7 @@
 import { pause } from "./model/slices.js";
 import { READS, WRITES } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
-import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
+import { Line, MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing } from "./model-map/drawing.js";
 import { Panel } from "./model-map/panel.js";
@@ -101,8 +101,8 @@ export function ModelMap({ scene: first }) {
   return html`<div class=${classes({ "model-map": true, open: isOpen })}>
     <div class="words">
       <${SentenceField} id="map-german" sentence=${sentence} />
-      <p class="line" role="status">${line || sentence.hint}</p>
     </div>
+    <${Line} ...${{ line, sentence }} />
     <${Pieces} kind="source" name="source" label="Subwords of the source" pieces=${pieces.encoder} ...${source} />
     <${Pieces} kind="read" name="reads" label="Subwords read so far" pieces=${pieces.decoder} ...${target} />
     <${Pieces} kind="written" name="writes" label="Subwords written next" pieces=${pieces.written} ...${target} />

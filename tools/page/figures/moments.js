@@ -1,6 +1,5 @@
 // A training at stored moments: what the model writes, where it looks, its loss (Part 3, "Watch it learn").
 
-import { sum } from "./model/arithmetic.js";
 import { Play, usePlayer } from "./lib/player.js";
 import { continued, decimal, grouped } from "./lib/text.js";
 import { Button, classes, html, useState } from "./lib/ui.js";
@@ -39,9 +38,6 @@ export function firstScene(_, { moments, log }) {
 
 const textOf = ({ pieces, more }) => `${joined(pieces)}${more ? " …" : ""}`;
 
-/** The largest weight of a row, on average over rows. */
-const sharpness = (rows) => sum(rows.map((row) => Math.max(...row))) / rows.length / 100;
-
 /** The loss that was measured last. */
 function lossAt(losses, updates) {
   const known = losses.filter(([when]) => when <= updates);
@@ -51,11 +47,10 @@ function lossAt(losses, updates) {
 }
 
 /** What is said of a moment. */
-function told({ moments, losses }, at, chosen) {
-  const { updates, sentences } = moments[at];
-  const begins = updates ? "" : " The weights are still random.";
-  const most = `On average, each written subword has ${decimal(sharpness(sentences[chosen].rows))} of its attention on one source subword.`;
-  return `Update ${grouped(updates)}.${begins} ${lossAt(losses, updates)} ${most}`;
+function told({ moments, losses }, at) {
+  const { updates } = moments[at];
+  const begins = updates ? "" : "The weights are still random. ";
+  return `${begins}${lossAt(losses, updates)}`;
 }
 
 // Drawing --------------------------------------------------------------------------------------------
@@ -170,6 +165,6 @@ export function Moments({ scene, from = 1 }) {
       </div>
       <${Loss} ...${{ losses, steps, at }} name="validation loss after each epoch" says=${lossAt(losses, updates)} />
     </div>
-    <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at, chosen)}</p>
+    <p class="line" role="status" aria-busy=${String(player.playing)}>${told(scene, at)}</p>
   </div>`;
 }

@@ -87,13 +87,14 @@ function Row({ name, before, now, count, full }) {
 export function Sampling({ scene }) {
   const { written, names, logProbs } = scene;
   const [choice, setChoice] = useState(FIRST);
-  const [counts, setCounts] = useState(null); // of tokens drawn since the last change
+  const [counts, setCounts] = useState(null); // of tokens, once any are drawn
   const probabilities = drawnFrom(logProbs, choice);
   const model = logProbs.map(Math.exp);
   const { temperature, topK, topP } = choice;
   function change(changes) {
-    setChoice((last) => ({ ...last, ...changes }));
-    setCounts(null);
+    const next = { ...choice, ...changes };
+    setChoice(next);
+    if (counts) setCounts(countsOf(drawnFrom(logProbs, next))); // they are never those of another choice
   }
   const rest = (numbers) => sum(numbers.slice(NAMED));
   const full = Math.max(...[model, probabilities].flatMap((numbers) => [numbers[0], rest(numbers)]));
@@ -114,7 +115,7 @@ export function Sampling({ scene }) {
     <p class="says" role="status"><${Says} probabilities=${probabilities} total=${logProbs.length} /></p>
     <table>
       <caption>${written} …</caption>
-      <thead><tr><th scope="col">next token</th><td></td><th scope="col">probability</th><th scope="col" class="count">draws</th></tr></thead>
+      <thead><tr><th scope="col">next token</th><td></td><th scope="col">probability</th>${counts ? html`<th scope="col" class="count">draws</th>` : html`<td></td>`}</tr></thead>
       <tbody>${rows}
         <${Row} name=${`${grouped(logProbs.length - NAMED)} others`} full=${full} before=${rest(model)} now=${rest(probabilities)}
           count=${counts && rest(counts)} />

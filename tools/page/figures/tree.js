@@ -4,7 +4,7 @@
 
 import { READS, SEARCHED } from "./lib/corpus.js";
 import { Controls, usePlayer } from "./lib/player.js";
-import { SentenceField, useSentence } from "./lib/sentence.js";
+import { Line, SentenceField, useSentence } from "./lib/sentence.js";
 import { Slider } from "./lib/slider.js";
 import { Button, classes, html, useEffect, useLayoutEffect, useMemo, useRef } from "./lib/ui.js";
 import { Drawing, Key } from "./tree/drawing.js";
@@ -41,13 +41,11 @@ function useWholeOnPaper(player) {
   }, []);
 }
 
-const Asked = ({ read }) => html`<i lang=${READS.code}>${read}</i>`;
-
 /** The whole search, for a page without scripts. */
 export function Whole({ scene }) {
   const at = countOf(scene);
   return html`<div class="tree">
-    <p class="asked"><${Asked} read=${scene.read} /></p>
+    <p lang=${READS.code}>${scene.read}</p>
     <p>${told(scene, at)}</p>
     <div class="scroll"><${Drawing} scene=${scene} at=${at} /></div>
     <${Key} scene=${scene} at=${at} />
@@ -55,7 +53,7 @@ export function Whole({ scene }) {
 }
 
 export function Tree({ scene: first }) {
-  const search = useSentence(first, ["text", "width"], sceneOf, read);
+  const search = useSentence(first, ["text", "width"], sceneOf, read, {}, true);
   const { scene, choice, busy, line, sentence } = search;
   const player = usePlayer(countOf(first), { at: 1 });
   const box = useRef(null);
@@ -67,11 +65,11 @@ export function Tree({ scene: first }) {
     search.choose(changes, (next) => then(countOf(next)));
   }
 
-  /** Search for a sentence; it is played if it was typed here. */
-  function read(text, isOwn) {
+  /** Search for a sentence, and play. */
+  function read(text) {
     choose({ text }, (count) => {
       player.restart(count);
-      if (isOwn) player.play();
+      player.play();
     });
   }
 
@@ -90,7 +88,7 @@ export function Tree({ scene: first }) {
 
   return html`<div class="tree">
     <div class="words">
-      <${SentenceField} id="searched" label=${`A sentence in ${READS.name}; yours goes to all figures`} sentence=${sentence} />
+      <${SentenceField} id="searched" label=${`A sentence in ${READS.name}`} sentence=${sentence} />
       <div class="chips scroll" lang=${READS.code} role="group" aria-label="Sentences to try">
         ${SEARCHED.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>
@@ -102,8 +100,7 @@ export function Tree({ scene: first }) {
         onMove=${(width) => choose({ width }, stay)}
       />
     </div>
-    <p class="line" role="status">${line || sentence.hint}</p>
-    <p class="asked"><${Asked} read=${scene.read} /> <span>width ${scene.width}, step ${at}</span></p>
+    <${Line} ...${{ line, sentence }} />
     <${Words} scene=${scene} at=${at} busy=${player.playing} />
     <div class=${classes({ scroll: true, searching: busy })} ref=${box}>
       <${Drawing} scene=${scene} at=${at} grows=${player.isUsed} />

@@ -18,9 +18,9 @@ export const headName = (layer, head, heads) =>
 export function cellInWords({ kind, queries, keys, map }, [query, key]) {
   const weight = map[query][key];
   const [asks, looked] = [queries[query], keys[key]].map((piece) => `“${spelt(piece)}”`);
-  if (weight === undefined) return `${asks} may not attend to ${looked}, which comes later.`;
+  if (weight === undefined) return `Masked: ${asks} may not attend to ${looked}, which comes later.`;
   const who = kind === "cross" ? `To write ${asks}, the model gives ${looked}` : `${asks} gives ${looked}`;
-  return `${who} ${decimal(weight / 100)} of its weight.`;
+  return `${who} ${weight ? decimal(weight / 100) : "less than 0.005"} of its weight.`;
 }
 
 /** A small map as a path for each shade: [{ shade, d }]. */
@@ -40,7 +40,7 @@ function Small({ map, columns, row }) {
     [map],
   );
   return html`<svg viewBox=${`0 0 ${columns} ${map.length}`} preserveAspectRatio="none" aria-hidden="true">
-    ${row !== null && html`<rect class="row" y=${row} width=${columns} height="1" />`}${drawn}
+    ${drawn}${row !== null && html`<rect class="row" y=${row} width=${columns} height="1" />`}
   </svg>`;
 }
 

@@ -48,9 +48,10 @@ function share(text) {
  * for by itself. The scenes have a `text` and a `hint`.
  *
  * `read(text, isOwn)` is called for a text that is to be shown; `isOwn` is false if it was typed in another figure. What
- * is still being typed is part of the next choice, with the changes `fresh`: `then(scene, isTyped)` learns of it.
+ * is still being typed is part of the next choice, with the changes `fresh`: `then(scene, isTyped)` learns of it. A figure
+ * that is `alone` has a sentence of its own.
  */
-export function useSentence(first, names, sceneOf, read, fresh = {}) {
+export function useSentence(first, names, sceneOf, read, fresh = {}, alone = false) {
   const shown = useScene(first, names, sceneOf);
   const [typed, setTyped] = useState(first.text);
   const field = useRef(null);
@@ -67,7 +68,7 @@ export function useSentence(first, names, sceneOf, read, fresh = {}) {
   function claim(text) {
     drop();
     own.asked = text;
-    share(text);
+    if (!alone) share(text);
   }
 
   /** End a typing at once; returns the text that was not asked for yet, or null. */
@@ -100,7 +101,7 @@ export function useSentence(first, names, sceneOf, read, fresh = {}) {
 
   /** Follow another figure, if this one is in sight. */
   function hear() {
-    if (!own.isNear || shared === null || shared === own.asked) return;
+    if (alone || !own.isNear || shared === null || shared === own.asked) return;
     drop();
     own.asked = shared;
     setTyped(shared);
@@ -121,6 +122,10 @@ export function useSentence(first, names, sceneOf, read, fresh = {}) {
   }, []);
   return { ...shown, choose, sentence: { typed, hint: hintOf(typed, shown.scene), field, write, put } };
 }
+
+/** What the model is doing, in sight of the whole figure; else what is to be said of the sentence. */
+export const Line = ({ line, sentence: { hint } }) =>
+  html`<p class=${line ? "line now" : "line"} role="status">${line || hint}</p>`;
 
 /** The field for a sentence, and its label. */
 export function SentenceField({

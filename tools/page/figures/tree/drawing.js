@@ -35,7 +35,7 @@ export function Drawing({ scene, at, grows }) {
   const { size, labels, start, shown } = treeOf(scene, at);
   return html`<div
     class=${classes({ grid: true, grows })} role="group" style=${size}
-    aria-label="The search as a tree: subwords, and the log-probability of all up to each"
+    aria-label=${`The search for “${scene.read}” with width ${scene.width}, as a tree: subwords, and the log-probability of all up to each`}
   >
     <div class="labels" aria-hidden="true">
       ${labels.map(({ text, style }) => html`<span class="label" style=${style}>${text}</span>`)}
