@@ -5286,20 +5286,24 @@ def generate(model, prompts: Sequence[Sequence[int]], longer: int, choose: Calla
 
 
 @example
-def captions_that_nobody_wrote():
+def captions_drawn():
     model = trained("train_a_language_model")
     words = words_at_hand()[1]
+    read = {words.decode(target) for _, target in ids_at_hand()[0]}
     begin = [START, *words.encode(["Two dogs"], "en")[0]]
     rows = []
     for name, value in ("temperature", 0.3), ("temperature", 1.0), ("top_p", 0.8):
-        new = generate(model, [begin, begin], 21, functools.partial(draw, **{name: value}))
-        rows.append((f"{name} {value}", *(words.decode([*begin, *ids]) for ids in new)))
-    caption = f"drawn by a model of {corpus_at_hand().name}"
-    return table(rows, ["setting", "a caption", "another"], caption)
+        new = generate(model, 100 * [begin], 21, functools.partial(draw, **{name: value}))
+        texts = [words.decode([*begin, *ids]) for ids in new]
+        counts = len({*texts}), sum(text in read for text in texts)
+        rows.append((f"{name} {value}", *counts, texts[0], texts[1]))
+    return table(rows, ["of 100", "different", "read in training", "the first", "the second"])
 
 
 # %% [markdown]
-# At 0.3 the captions play safe.
+# A low temperature makes the model recite: it writes few different captions, some of them word for word as
+# it has read them. At a temperature of 1 every caption is new, although not every one is a sentence. Top-p
+# cuts off the tail and gives up hardly any variety.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5344,10 +5348,14 @@ def captions_that_nobody_wrote():
 # The loss has a reward in it. Suppose that people prefer one of two answers with the probability
 # $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
 # maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
-# $\pi_0$. That mean is a constant minus $\beta$ times the KL divergence from $\pi \propto \pi_0\,
-# e^{r/\beta}$, which is therefore the best such model. Read backwards, its reward is $\beta \log(\pi /
-# \pi_0)$ plus a constant, which depends on the request alone and so cancels in $d$. With this reward,
-# $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm is the loss.
+# $\pi_0$. That mean is a constant minus $\beta$ times the KL divergence between $\pi$ and
+#
+# $$\pi^* \propto \pi_0\, e^{r/\beta},$$
+#
+# so $\pi^*$ is the best such model. Solved for the reward, this is $r = \beta \log(\pi^* / \pi_0)$ plus
+# the logarithm of the normalizer, which depends on the request alone and so cancels in $d$. With this
+# reward, $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm is the
+# loss.
 #
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
 # and one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5404,7 +5412,7 @@ def prefer_dogs():
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates)
-    TRAINED["prefer_dogs"] = after, better
+    TRAINED["prefer_dogs"] = after, better, worse
     rows = []
     for name, model in {"before": before, "after": after}.items():
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
@@ -5417,38 +5425,37 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# Captions have dogs now. Has the model understood what we want, or has it learnt the preferred captions by
-# heart? Ask it for the log-probability of captions that it has never been shown.
+# Captions have dogs now. Has the model found out what we want, or has it learnt the preferred captions by
+# heart? Ask it for the log-probability of captions that this training has never shown it.
 
 
 # %% tags=["hide-input"]
 @example
 def what_the_preference_taught():
     before = trained("train_a_language_model")
-    after, better = trained("prefer_dogs")
-    new = captions_of(before, 300 if run_level() == "smoke" else 1500, seed=3)
-    people = [target for _, target in ids_at_hand()[1]]
-    groups = {
-        "its own, preferred in training": better,
-        "its own, new, with a dog": [ids for ids in new if has_a_dog(ids)],
-        "its own, new, without": [ids for ids in new if not has_a_dog(ids)],
-        "by people, with a dog": [ids for ids in people if has_a_dog(ids)],
-        "by people, without": [ids for ids in people if not has_a_dog(ids)],
-    }
-    rows = [
-        (name, len(captions), gain(after, before, captions).mean().item())
-        for name, captions in groups.items()
-        if captions  # a small corpus may have no dog
-    ]
-    return table(rows, ["captions", "number", "mean change in log-probability"])
+    after, better, worse = trained("prefer_dogs")
+    rows = []
+    for name, captions in {
+        "its own, used in training": [*better, *worse],
+        "its own, new": captions_of(before, len(better) + len(worse), seed=3),
+        "people's": [target for _, target in ids_at_hand()[1]],
+    }.items():
+        with_dog, without = [], []
+        for ids in captions:
+            (with_dog if has_a_dog(ids) else without).append(ids)
+        if with_dog:  # a small corpus may have none
+            changes = [gain(after, before, group).mean().item() for group in (with_dog, without)]
+            rows.append((name, *changes, changes[0] - changes[1]))
+    columns = ["captions", "with a dog", "without", "difference"]
+    return table(rows, columns, "mean change in log-probability")
 
 
 # %% [markdown]
-# Both. New captions with a dog have become likelier and those without less likely, whether the model or
-# people wrote them, so it has learnt something general. But the preferred ones have gained far more: most
-# of what it learnt, it learnt by heart. And as a model of captions it has become worse, as its perplexity
-# shows, because nothing asked for good captions, only for dogs. When a model collects a reward without
-# what was meant by it, this is called *reward hacking*.
+# Both. Whether the model or people wrote them, new captions with a dog have gained on those without, so it
+# has learnt something general. But those of its training have drifted further apart, so these it has
+# learnt by heart as well. Perplexity rises, because most of people's captions have no dog. And the
+# captions are no better than before, because only dogs were asked for. In a large model that is a danger,
+# for a reward can often be collected without what was meant by it (*reward hacking*).
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). By *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
@@ -5469,7 +5476,7 @@ def what_the_preference_taught():
 # - a **mixture of experts**: eight feed-forward networks, of which each token sees two;
 # - **one head of keys**, shared by all, which leaves a quarter of the cache;
 # - **windows**: in half of the layers a token sees only the last 32;
-# - **Muon**: an optimizer that gives all directions of a step the same length.
+# - **Muon**: an optimizer that gives all directions of a step about the same length.
 #
 # Which one lowers the perplexity most? Which do nothing at all? And is there one that makes it worse?
 
@@ -5525,22 +5532,21 @@ published("changes")
 #
 # </details>
 #
-# **What the bench says.** Rotary positions and ALiBi lie far below the band, perhaps because captions that
-# are laid end to end begin at arbitrary places: where a word stands in its stream tells little, whereas a
-# distance always does. Windows, which favour what is near, gain as well. So does AdamW, perhaps because so
-# small a text is read three times, and so does Muon. Worst is no position at all, but only by 1.6.
+# **Your bets.** Rotary positions win by far, perhaps because captions that are laid end to end begin at
+# arbitrary places: where a word stands in its stream tells little, whereas a distance always does.
+# Windows, which favour what is near, gain as well, and so does Muon. A single head of keys costs nothing
+# that we could measure, and with a quarter of the cache it writes 1.5 times as fast on this CPU. SwiGLU
+# and the mixture come out a little worse.
 #
-# RMSNorm, QK-norm, no biases and grouped keys lie so near the band that these runs cannot tell them from
-# it. Even a single head of keys costs nothing that we could measure, and with a quarter of the cache it
-# writes 1.5 times as fast on this CPU. SwiGLU, latents, the mixture and the plateau come out a little
-# worse with both of their seeds, which says more about so small a bench than about them: in the papers
-# below each has gained, or cost nothing.
+# Of the other rows, ALiBi is as good as rotary positions, and AdamW's weight decay gains nearly as much as
+# Muon, perhaps because so small a text is read three times. RMSNorm, QK-norm, no biases and grouped keys
+# lie in the band or near it. Latents and the plateau cost a little, and no positions at all 1.6, the most.
 #
-# **What it cannot say.** A row tells what a change is worth *beside sinusoids*. ROTARYWINDOW The learning
-# rate (0.014 at its peak) was chosen for the first row, so a change that would do better at another rate
-# looks worse than it is. Luck may put runs further apart than the band of three shows. In a stream of
-# captions hardly any word depends on one that stands far back, so a cache that forgets is not punished.
-# And none of these short runs diverged, which several of the changes are meant to prevent.
+# **What it cannot say.** Except where positions themselves are changed, a row tells what a change is worth
+# *beside sinusoids*. ROTARYWINDOW The learning rate (0.014 at its peak) was chosen for the first row, so a
+# change that would do better at another rate looks worse than it is. In a stream of captions hardly any
+# word depends on one that stands far back, so a cache that forgets is not punished. And none of these
+# short runs diverged, which several of the changes are meant to prevent.
 #
 # <a id="rotary"></a>
 # ### Where a word stands
@@ -5675,17 +5681,18 @@ def directions_of_a_gradient():
 # A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
 # along it does little for the others; Jordan suspects that these matter for learning all the same. Muon
 # takes a running mean of the gradients, keeps its singular vectors, and replaces their singular values by
-# numbers near one. That needs no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an
-# odd polynomial acts on each singular value $s$ alone. Five rounds of
+# numbers near one, or, where they were below a hundredth of the largest, somewhat smaller ones. That needs
+# no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial acts on each
+# singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
 #
 # bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. A factor from
-# [Moonlight](https://arxiv.org/abs/2502.16982), whose authors report half the computation for the same
-# loss, makes the steps as large as Adam's, so that rate and schedule can stay. Embeddings, generator,
-# norms and biases stay with AdamW, which is why the folded class is longer than `torch.optim.Muon`: that
-# one takes matrices only.
+# [Moonlight](https://arxiv.org/abs/2502.16982) makes the steps as large as Adam's, so that rate and
+# schedule can stay. Its authors report half the computation for the same loss; with an AdamW that is tuned
+# as well, [Wen et al. (2025)](https://arxiv.org/abs/2509.02046) found a factor of 1.4 for small models and
+# of 1.1 for one of 1.2 billion parameters. Embeddings, generator, norms and biases stay with AdamW.
 
 
 # %% tags=["hide-input"]
@@ -5808,11 +5815,16 @@ class WindowAttention(MultiHeadedAttention):
 # <!-- code: LatentAttention -->
 #
 # so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The folded class takes the right side for a single new query, the left for many.
+# into values afterwards. The folded class takes the right side for a single new query; for many, as in
+# training, the left is cheaper.
 #
-# Rotary positions spoil this. Let $R_n$ be the rotation at place $n$. Then the key is $cWR_n$, and the
-# query would have to become $q\,R_n^\top W^\top$, which differs from place to place. DeepSeek therefore
-# keeps the latents unrotated and caches a few rotated features beside them.
+# <details><summary>And with rotary positions?</summary>
+#
+# They spoil this. If $R_n$ is the rotation at place $n$, the key there is $cWR_n$, so the query would have
+# to become $q\,R_n^\top W^\top$ (with a $q$ that is rotated already), another one for each key. DeepSeek
+# therefore leaves the latents unrotated and caches a few rotated features beside them.
+#
+# </details>
 
 
 # %% tags=["hide-input"]
@@ -5884,14 +5896,14 @@ def two_values_for_one_key():
 # <a id="norms-and-gates"></a>
 # ### What large models need
 #
-# The rest does nothing on the bench, or harm. Large models have most of it all the same, for reasons that
-# a model with a million parameters does not know.
+# The rest does nothing on the bench, or a little harm. Large models have most of it all the same, for
+# reasons that a model with a million parameters does not know.
 #
 # Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
 # shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
-# shifts, and divides by the root mean square. Its authors found it about as good, and faster (not on our
-# bench, where it is made of single operations). **Biases** have mostly gone as well, since
-# [PaLM](https://arxiv.org/abs/2204.02311) found large training runs steadier without them.
+# shifts, and divides by the root mean square. Its authors found it about as good, and faster. **Biases**
+# have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs
+# steadier without them.
 
 
 # %% tags=["hide-input"]
@@ -5913,8 +5925,10 @@ class RMSNorm(nn.Module):
 # scores grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient
 # can revise, and the run can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** normalizes
 # each query and key, which undoes any such factor; only a learnt scale can then raise the scores ([Henry
-# et al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)).
+# et # al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534), in whose training
+# with Muon scores exploded, shrinks the two matrices instead whenever a score becomes too large
+# (*QK-clip*).
 
 
 # %% tags=["hide-input"]
@@ -5967,7 +5981,7 @@ class SwiGLU(nn.Module):
 # quarter of an already small text; the largest open models are all mixtures.
 
 
-# %% tags=["hide-input"]
+# %%
 class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
 
@@ -6009,13 +6023,12 @@ class MixtureOfExperts(nn.Module):
 # <a id="all-together"></a>
 # ### All together
 #
-# `exchange(model, "norm", make)` puts what `make` returns in each place of a norm; settings choose a part
-# by its name in `PARTS`. A class may inherit from several of those above, and `super()` in one of them is
-# then the next to its right: `ModernAttention` projects to groups, normalizes what comes, and rotates
-# that. With RMSNorm, SwiGLU and no biases, trained by Muon with weight decay and a **plateau**, it is
-# *together* in the figure. (On a plateau, or by *warm-up, stable, decay*,
-# [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate stays at its peak for most of the
-# training, so that the number of updates need not be known until it falls.)
+# A class may inherit from several of those above, and `super()` in one of them is then the next to its
+# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
+# SwiGLU and no biases, trained by Muon with weight decay and a **plateau**, it is *together* in the
+# figure. (On a plateau, or by *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), the
+# learning rate stays at its peak for most of the training, so that the number of updates need not be known
+# until it falls.)
 
 
 # %% tags=["hide-input"]
@@ -6095,12 +6108,12 @@ def check_a_cache_agrees_with_distances():
 # CHOICETRIAL
 #
 # <a id="own-part"></a>
-# **A part of your own** takes one class, and perhaps one method. Attention works in three steps,
-# `project`, `attend` and `join`, which a [cache](#cached-decoding) calls one by one. So override a step,
-# not `forward`, as ALiBi does, and count places from the end of the keys, because a cache sends only the
-# newest queries; `cache_agrees` finds mistakes. Put the class and a line with `name_attention` into a
-# file, say `mine.py`, and `train --parts mine.py --attention NAME` trains a translator with it ([the
-# command line](#command-line)). What brings its own positions wants `--positions none` as well.
+# **A part of your own** may take one class with one method, as ALiBi does. Override `project`, `attend` or
+# `join`, not `forward`, because a [cache](#cached-decoding) calls these steps one by one; count places
+# from the end of the keys, because it sends only the newest queries; and let `cache_agrees` look for
+# mistakes. With a line like those above, `name_attention(...)`, in a file `mine.py`, `train --parts
+# mine.py --attention NAME --positions none` trains a translator with it ([the command
+# line](#command-line)).
 
 
 # %% [markdown]
@@ -6244,12 +6257,12 @@ def tokens_of_a_pass():
 #
 # How many fit is a matter of room for their caches. Eight GPUs of 80 GB have 500 left beside the weights
 # of Llama 3 70B, [enough](#smaller-cache) for eleven texts of 128,000 tokens, or, with keys for each head,
-# for one. [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found that of the room which servers had
-# reserved for the longest answer only 20 to 38% was ever filled. Their *vLLM* hands out small *pages*
-# instead, wherever there is room. Texts that begin alike can even share pages, since under a causal mask
-# keys and values depend on nothing that comes later: a server reads its instructions once, not for every
-# question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). And numbers can be
-# *quantized*: with some four bits for each weight of its experts,
+# for one. [Kwon et al. (2023)](https://arxiv.org/abs/2309.06180) found that earlier servers filled only 20
+# to 38% of the memory that they kept for caches, because a text got its room in one piece. Their *vLLM*
+# hands out small *pages*, wherever there is room. Texts that begin alike can even share pages, since under
+# a causal mask keys and values depend on nothing that comes later: a server reads its instructions once,
+# not for every question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). And
+# numbers can be *quantized*: with some four bits for each weight of its experts,
 # [gpt-oss](https://arxiv.org/abs/2508.10925) runs 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
@@ -6258,15 +6271,15 @@ def tokens_of_a_pass():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
 # are trained on captions laid end to end, then read the same validation tokens from places 0, 64, 128 and
-# 192 on. More text before them should make them easier; but a [rotated](#rotary) query meets keys there at
+# 192 on. More text before them can only help; but a [rotated](#rotary) query meets keys there at
 # distances that the model has never seen.
 #
-# Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen
-# et al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the
-# text is longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`,
-# known as *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours
-# must still be told apart; *YaRN* ([Peng et al., 2023](https://arxiv.org/abs/2309.00071)) refines that.
-# **Cost: a minute.**
+# Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen et
+# al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the text is
+# longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`, known as
+# *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours must still
+# be told apart (refined in *YaRN*, [Peng et al., 2023](https://arxiv.org/abs/2309.00071)). **Cost: a
+# minute.**
 
 
 # %% tags=["hide-input"]
@@ -6317,9 +6330,8 @@ def beyond_the_training():
 # larger base costs little at the beginning and is the best of the three beyond it.
 #
 # Do not carry this over to large models, where it is mostly the other way round: untouched angles can ruin
-# attention, and interpolation, with a short training at the new angles, rescues it (Chen et al.). Two
-# layers are too few for that, captions that know nothing of each other do not need what stands far back,
-# and one seed and 48 pieces of text bear out large differences only.
+# attention, and interpolation, with a short training at the new angles, rescues it (Chen et al.). Captions
+# that know nothing of each other do not need what stands far back.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6374,7 +6386,17 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 #
 # <!-- end of results: one-sequence -->
 #
-# ONESEQ
+# The encoder is ahead by 1.8 points, with one seed against two, and the perplexity agrees. That is close
+# to the [two points](#sceptic) that we ask for. Part of it may be the price of sinusoids, since in one
+# sequence a target begins at another place for every length of its source; with rotary positions we have
+# not tried.
+#
+# In a single stack every layer reads source and target, so a pair takes about twice as many operations,
+# and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
+# down, and large models have gone this way. Not all of them: [T5Gemma](https://arxiv.org/abs/2504.06225)
+# (2025) gives Gemma an encoder again, and in 2026 the decoder of
+# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes the keys and values
+# for its view of the whole text from the last states of a causal one.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6386,7 +6408,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # - **Feed-forward**: what ends in GLU is gated; ReLU² is a ReLU squared.
 # - **Attention**: MHA has keys and values for each head, GQA for each group of heads, MQA for all
 #   together, MLA as [latents](#latent). Sparse: a query picks some keys. Compressed: neighbouring keys are
-#   merged. "5 of 6" counts layers.
+#   merged. Sink: the softmax has a place without a value. "5 of 6" counts layers.
 # - **Experts**: 8/256 + 1 means 8 of 256 for each token, and one for all.
 # - **Context**: the longest that the makers support, trained or stretched.
 #
@@ -6400,7 +6422,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
 # | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
-# | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA; 1 of 2: window 128 | 4/128 | 128K | – |
+# | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, sink; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
 # | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
 # | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
@@ -6431,7 +6453,8 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # All twelve have RMSNorm, eleven gate their feed-forward networks, and eleven rotate queries and keys, at
 # least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree most about
 # attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to read less
-# of it.
+# of it, while contexts have grown a thousandfold since GPT-2. And Muon, a newcomer of 2024, has trained
+# most of those of 2026.
 #
 # <a id="remained"></a>
 # ## What has remained
