@@ -5205,10 +5205,10 @@ class LanguageModel(nn.Module):
         return self.decoder(self.tgt_embed(tgt), tgt_mask)
 
 
-def make_language_model(vocab, *sizes, **arguments) -> LanguageModel:
+def make_language_model(vocab, *sizes, kind=LanguageModel, **arguments) -> LanguageModel:
     """A language model with fresh weights; sizes and arguments are those of `make_model`."""
     whole = make_model(vocab, vocab, *sizes, **arguments)  # half of it is used
-    return LanguageModel(whole.encoder, whole.tgt_embed, whole.generator)
+    return kind(whole.encoder, whole.tgt_embed, whole.generator)
 
 
 # %% [markdown]
@@ -5249,14 +5249,15 @@ def train_a_language_model():
 
 # %%
 def draw(log_probs: Tensor, temperature=1.0, top_k=None, top_p=1.0) -> Tensor:
-    """Draw a token (B,) from each row of log-probabilities (B, V); without `top_k` from all."""
+    """Draw a token (B,) from each row of log-probabilities (B, V), by default from all V."""
     if temperature <= 0 or top_p <= 0:
         raise ValueError(f"temperature and top_p must be above zero: {temperature}, {top_p}")
     log_probs, ids = log_probs.sort(dim=-1, descending=True)  # (B, V)
     probs = (log_probs[:, : top_k or None] / temperature).softmax(dim=-1)
-    before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
-    nucleus = probs.masked_fill(before >= top_p, 0.0)
-    drawn = nucleus.multinomial(1)  # in proportion to what is left
+    if top_p < 1:
+        before = probs.cumsum(dim=-1) - probs  # what the likelier tokens have together
+        probs = probs.masked_fill(before >= top_p, 0.0)
+    drawn = probs.multinomial(1)  # in proportion to what is left
     return ids.gather(1, drawn).squeeze(1)
 
 
@@ -5649,7 +5650,7 @@ class DistanceAttention(MultiHeadedAttention):
 
 # %%
 def orthogonalize(matrix: Tensor, steps: int = 5) -> Tensor:
-    """A matrix (m, n) with the same directions, whose singular values are all about one."""
+    """A matrix (m, n) with the same directions, all but the weakest of about the same length."""
     wide = matrix if matrix.size(0) <= matrix.size(1) else matrix.T
     x = wide / (wide.norm() + 1e-7)  # now none is above one
     for _ in range(steps):
@@ -5681,8 +5682,8 @@ def directions_of_a_gradient():
 # A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
 # along it does little for the others; Jordan suspects that these matter for learning all the same. Muon
 # takes a running mean of the gradients, keeps its singular vectors, and replaces their singular values by
-# numbers near one, or, where they were below a hundredth of the largest, somewhat smaller ones. That needs
-# no decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial acts on each
+# numbers near one (below a hundredth of the matrix's norm by smaller ones, down to zero). That needs no
+# decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial acts on each
 # singular value $s$ alone. Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
@@ -5692,7 +5693,7 @@ def directions_of_a_gradient():
 # [Moonlight](https://arxiv.org/abs/2502.16982) makes the steps as large as Adam's, so that rate and
 # schedule can stay. Its authors report half the computation for the same loss; with an AdamW that is tuned
 # as well, [Wen et al. (2025)](https://arxiv.org/abs/2509.02046) found a factor of 1.4 for small models and
-# of 1.1 for one of 1.2 billion parameters. Embeddings, generator, norms and biases stay with AdamW.
+# of 1.1 for one of 1.2 billion parameters. Embeddings, generator, norms and biases stay with Adam.
 
 
 # %% tags=["hide-input"]
@@ -5705,32 +5706,31 @@ def adamw(model: nn.Module, weight_decay: float) -> torch.optim.Optimizer:
 
 
 class Muon(torch.optim.AdamW):
-    """Orthogonalized momentum for the matrices of the layers, AdamW for the rest (Jordan, 2024)."""
+    """Orthogonalized momentum for the matrices of the layers, Adam for the rest (Jordan, 2024)."""
 
     def __init__(self, model: nn.Module, weight_decay: float, momentum: float = 0.95):
         stacks = [stack for name, stack in model.named_children() if name in ("encoder", "decoder")]
-        inside = {p for stack in stacks for p in stack.parameters() if p.dim() == 2}
-        others = [p for p in model.parameters() if p not in inside]
-        self.momentum = momentum
-        self.inside = [p for p in model.parameters() if p in inside]
-        groups = [{"params": self.inside}, {"params": others, "weight_decay": 0.0}]
+        inside = [p for stack in stacks for p in stack.parameters() if p.dim() == 2]
+        known = {*inside}
+        others = [p for p in model.parameters() if p not in known]
+        groups = [{"params": inside, "momentum": momentum}, {"params": others, "weight_decay": 0.0}]
         super().__init__(groups, weight_decay=weight_decay, **ADAM)
 
     @torch.no_grad()
     def step(self) -> None:
         group = self.param_groups[0]
-        for weight in self.inside:
+        for weight in group["params"]:
             if weight.grad is None:  # frozen
                 continue
             if weight not in self.state:  # AdamW expects a number of steps, too
                 self.state[weight] = {"step": torch.zeros(()), "mean": torch.zeros_like(weight)}
             mean = self.state[weight]["mean"]
-            mean.lerp_(weight.grad, 1 - self.momentum)
-            ahead = weight.grad.lerp(mean, self.momentum)  # Nesterov: one step further
+            mean.lerp_(weight.grad, 1 - group["momentum"])
+            ahead = weight.grad.lerp(mean, group["momentum"])  # Nesterov: one step further
             size = 0.2 * max(weight.shape) ** 0.5  # as large as a step of Adam (Liu et al., 2025)
             weight.mul_(1 - group["lr"] * group["weight_decay"])
             weight.add_(orthogonalize(ahead), alpha=-group["lr"] * size)
-            weight.grad = None  # AdamW leaves it alone
+            weight.grad = None  # the rest is AdamW's, without decay
         super().step()
 
 
@@ -5815,8 +5815,7 @@ class WindowAttention(MultiHeadedAttention):
 # <!-- code: LatentAttention -->
 #
 # so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The folded class takes the right side for a single new query; for many, as in
-# training, the left is cheaper.
+# into values afterwards. The latents then serve as one head of keys and values that all queries share.
 #
 # <details><summary>And with rotary positions?</summary>
 #
@@ -5828,7 +5827,7 @@ class WindowAttention(MultiHeadedAttention):
 
 
 # %% tags=["hide-input"]
-class LatentAttention(MultiHeadedAttention):
+class LatentAttention(GroupedAttention):
     """Keys and values of all heads grow from one narrow vector a position (DeepSeek-AI, 2024)."""
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, latent: int | None = None):
@@ -5846,13 +5845,10 @@ class LatentAttention(MultiHeadedAttention):
 
     def attend(self, q: Tensor, latents: Tensor, _nothing, mask) -> tuple[Tensor, Tensor]:
         to_k, to_v = (self.linears[n].weight.unflatten(0, (self.h, -1)) for n in (1, 2))
-        if q.size(-2) > 1:  # to_k and to_v: (H, d_k, latent)
-            return super().attend(q, latents @ to_k.mT, latents @ to_v.mT, mask)
-        q = q @ to_k  # (B, H, 1, latent)
+        q = q @ to_k  # (B, H, T, latent), as to_k and to_v are (H, d_k, latent)
         q = q * (to_k.size(-1) / self.d_k) ** 0.5  # attend divides by √latent, and √d_k is meant
-        heads, weights = super().attend(q.transpose(1, 2), latents, latents, mask)
-        weights = None if weights is None else weights.transpose(1, 2)
-        return heads.transpose(1, 2) @ to_v.mT, weights
+        heads, weights = super().attend(q, latents, latents, mask)  # one group: all heads share
+        return heads @ to_v.mT, weights
 
 
 # %% [markdown]
@@ -5925,7 +5921,7 @@ class RMSNorm(nn.Module):
 # scores grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient
 # can revise, and the run can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** normalizes
 # each query and key, which undoes any such factor; only a learnt scale can then raise the scores ([Henry
-# et # al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# et al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
 # 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534), in whose training
 # with Muon scores exploded, shrinks the two matrices instead whenever a score becomes too large
 # (*QK-clip*).
@@ -5985,40 +5981,42 @@ class SwiGLU(nn.Module):
 class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
 
-    The `active` ones of a position together are as wide as one network of width d_ff. A bias for
-    each expert keeps their loads equal, without a loss of its own (Wang et al., 2024).
+    The `active` ones of a position together are as wide as one network of width d_ff. A handicap
+    for each expert evens out their loads, without a loss of its own (Wang et al., 2024).
     """
 
     def __init__(self, d_model, d_ff, dropout=0.1, experts: int = 8, active: int = 2):
         super().__init__()
         self.router = nn.Linear(d_model, experts, bias=False)
-        self.experts = clones(PositionwiseFeedForward(d_model, d_ff // active, dropout), experts)
+        width = d_ff // active
+        each = (PositionwiseFeedForward(d_model, width, dropout) for _ in range(experts))
+        self.experts = nn.ModuleList(each)
         self.active = active
-        self.register_buffer("bias", torch.zeros(experts))
+        self.register_buffer("handicap", torch.zeros(experts))
 
     def forward(self, x: Tensor) -> Tensor:
         tokens = x.flatten(0, -2)  # (n, D)
         scores = self.router(tokens).sigmoid()  # (n, experts)
-        chosen = (scores + self.bias).topk(self.active).indices  # (n, active)
+        chosen = (scores - self.handicap).topk(self.active).indices  # (n, active)
         shares = scores.gather(1, chosen)
         shares = shares / shares.sum(1, keepdim=True)
         mixed = torch.zeros_like(tokens)
         for number, expert in enumerate(self.experts):
-            rows, place = (chosen == number).nonzero(as_tuple=True)  # its positions
-            share = shares[rows, place].unsqueeze(1)
+            rows, rank = (chosen == number).nonzero(as_tuple=True)  # its positions
+            share = shares[rows, rank].unsqueeze(1)
             mixed = mixed.index_add(0, rows, (share * expert(tokens[rows])).type_as(mixed))
         if self.training:
             load = chosen.flatten().bincount(minlength=len(self.experts)).float()
-            self.bias += 0.001 * (load.mean() - load).sign()
+            self.handicap += 0.001 * (load - load.mean()).sign()
         return mixed.view_as(x)
 
 
 # %% [markdown]
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. The usual cure is a second loss for the imbalance; ours is a bias for each expert
-# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which falls a little when the expert has had
-# more than its share of a batch, and rises when it has had less. The bias decides only which experts are
-# chosen. Their outputs are weighted by the router's own scores, which is how the router learns.
+# others get nothing. The usual cure is a second loss for the imbalance; ours is a handicap for each expert
+# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which rises a little when the expert has had
+# more than its share of a batch, and falls when it has had less. It decides only which experts are chosen.
+# Their outputs are weighted by the router's own scores, which is how the router learns.
 #
 # <a id="all-together"></a>
 # ### All together
@@ -6061,7 +6059,7 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
 def name_attention(name: str, kind: type, **more) -> None:
     """Make a class of attention known to settings and files."""
     PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.dropout, **more)
+        kind(config.h, config.d_model, config.attention_dropout, **more)
     )
 
 
@@ -6100,10 +6098,8 @@ def check_a_cache_agrees_with_distances():
 # because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. This is *our
 # choice* in the figure, about as low as *together*.
 #
-# <!-- results: overlap -->
-# Gains overlap: multiplied, those of its parts promise 17.3, and it reaches
-# 19.0.
-# <!-- end of results: overlap -->
+# Rotary positions alone reach nearly as low. The rest of our choice gains less beside them than Muon alone
+# beside sinusoids: gains overlap.
 #
 # CHOICETRIAL
 #
@@ -6271,7 +6267,7 @@ def tokens_of_a_pass():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
 # are trained on captions laid end to end, then read the same validation tokens from places 0, 64, 128 and
-# 192 on. More text before them can only help; but a [rotated](#rotary) query meets keys there at
+# 192 on. More text before them may help; but a [rotated](#rotary) query meets keys there at
 # distances that the model has never seen.
 #
 # Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen et
@@ -6288,8 +6284,9 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
     """Perplexity of each 64 places; pieces (n, 257) begin 64 tokens apart, so that nearly all
     tokens stand in each of the four.
     """
-    states = model.eval()(None, pieces[:, :-1], None, subsequent_mask(256))
-    nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
+    with evaluating(model):
+        states = model(None, pieces[:, :-1], None, subsequent_mask(256))
+        nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
     return nll.unflatten(1, (4, 64)).mean(dim=(0, 2, 3)).exp().tolist()
 
 
@@ -6331,7 +6328,7 @@ def beyond_the_training():
 #
 # Do not carry this over to large models, where it is mostly the other way round: untouched angles can ruin
 # attention, and interpolation, with a short training at the new angles, rescues it (Chen et al.). Captions
-# that know nothing of each other do not need what stands far back.
+# that know nothing of each other do not need what stands far back, and this is one seed.
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6366,12 +6363,6 @@ class OneSequence(LanguageModel):
         return states.take_along_dim(places.unsqueeze(-1), dim=1)
 
 
-def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
-    """A translator without an encoder, with fresh weights; the arguments are `make_model`'s."""
-    model = make_language_model(vocab, *sizes, **arguments)
-    return OneSequence(model.decoder, model.tgt_embed, model.generator)
-
-
 # %% [markdown]
 # <!-- results: one-sequence -->
 # How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and
@@ -6391,7 +6382,7 @@ def make_one_sequence(vocab, *sizes, **arguments) -> OneSequence:
 # sequence a target begins at another place for every length of its source; with rotary positions we have
 # not tried.
 #
-# In a single stack every layer reads source and target, so a pair takes about twice as many operations,
+# In a single stack every layer reads source and target, so the layers do about twice as much for a pair,
 # and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
 # down, and large models have gone this way. Not all of them: [T5Gemma](https://arxiv.org/abs/2504.06225)
 # (2025) gives Gemma an encoder again, and in 2026 the decoder of

@@ -181,11 +181,11 @@ def test_the_table_shows_what_is_on_record(small):
         [bench.ROWS["muon"].name, "10.0"],
     ]
     assert "1 or 2 seeds" in views.bench()
-    timed = {"base": {"training": [1, 2, 3], "writing": [4, 4, 4], "bytes": [5]}}
+    timed = {"base": {"training": [100, 200, 300], "writing": [400, 400, 400], "bytes": [5]}}
     records.write("bench/speed", {"rows": timed, "made": records.circumstances()})
     longer, *rows = lines_of_table()
     assert len(longer) == len(head) + 3
-    assert [row[len(head) :] for row in rows] == [["2", "4", "5"], 3 * ["–"]]
+    assert [row[len(head) :] for row in rows] == [["200", "400", "5"], 3 * ["–"]]
     assert "within 50% of them" in views.bench()
 
 

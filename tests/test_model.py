@@ -311,13 +311,13 @@ def test_an_expert_with_more_than_its_share_is_chosen_less_and_says_the_same():
     with torch.no_grad():
         mixture.router.weight[:] = 0.0  # a tie: one expert gets every position
         before = mixture(x)
-        assert mixture.bias.gt(0).sum() == 2
-        assert mixture.bias.lt(0).sum() == 1
-        moved = mixture.eval().bias.clone()
+        assert mixture.handicap.lt(0).sum() == 2
+        assert mixture.handicap.gt(0).sum() == 1
+        moved = mixture.eval().handicap.clone()
         after = mixture(x)
-    assert torch.equal(mixture.bias, moved)
+    assert torch.equal(mixture.handicap, moved)
     assert not torch.allclose(before, after)
-    first = mixture.experts[moved.argmax()]
+    first = mixture.experts[moved.argmin()]
     assert_close(after, first(x))
 
 

@@ -227,7 +227,7 @@ def test_optimizers_by_name_are_those_of_torch(name, theirs, decay):
 
 def test_schedules_rise_alike_and_fall_as_they_say():
     rates = {}
-    for name in at.SCHEDULES:
+    for name in ("inverse_sqrt", "linear", "stable_decay"):
         optimizer, scheduler = at.make_optimizer(at.tiny_model(), 1.0, 10, name, total=100)
         rates[name] = []
         for _ in range(100):

@@ -9,7 +9,6 @@ command goes on after a stop. One thread of the CPU trains it.
 """
 
 import functools
-import itertools
 import sys
 from collections.abc import Callable
 from dataclasses import replace
@@ -31,7 +30,8 @@ def model_of(config: at.ModelConfig, vocab: int) -> at.OneSequence:
     """A stack of LAYERS with the widths and embeddings of a translator's settings."""
     names = "d_model d_ff h dropout norm_first share_embeddings"
     sizes = {name: getattr(config, name) for name in names.split()}
-    return at.make_one_sequence(vocab, N=LAYERS, max_len=2 * config.max_len, **sizes)
+    sizes |= {"N": LAYERS, "max_len": 2 * config.max_len}
+    return at.make_language_model(vocab, kind=at.OneSequence, **sizes)
 
 
 def translations(run: at.Run, model: at.OneSequence) -> list[str]:
@@ -132,12 +132,10 @@ def train(seed: int, /) -> None:
         run.history.append(entry)
         save(run, model)
         print(f"epoch {epoch}: BLEU {entry['bleu']:.1f}", flush=True)
-    best = max(run.history, key=at.quality)
     row = {
         "seed": seed,
         "parameters": at.count_parameters(model),
         "updates": run.history[-1]["updates"],
-        "validation_bleu": round(best["bleu"], 2),
         "log": run.history,
     }
     record = records.read("one-sequence")  # another seed may have been put on record meanwhile
@@ -175,27 +173,22 @@ def writer(model: torch.nn.Module, batch: at.Batch) -> Callable[[], None]:
 
 def speed() -> None:
     """Time both kinds and put them on record, unless they are."""
-    record = records.read("one-sequence")
-    if "speed" in record:
+    if "speed" in records.read("one-sequence"):
         return
     torch.set_num_threads(1)
     records.wait_for_quiet()
     made = records.circumstances()
     run, one = open_run(plan.SEEDS[0])
     models = {"encoder-decoder": run.model, "one sequence": one}
-    translator = run.translator
-    ids = at.encode_pairs(run.pairs, translator.vocabularies, translator.languages)
-    batches = list(itertools.islice(at.batches_to_score(translator, ids), 5))
+    numbers = at.batches_of_epoch(run.config, run.train, 1)[:10]
+    batches = list(at.load_batches(run.train, numbers, run.worker, at.pad_multiple(run.config)))
     sources = [[*range(5, 17), at.END]] * 64  # all as long as a caption
     prompts = at.collate([(source, [at.START, at.END]) for source in sources])
     found = {kind: {"training": [], "writing": []} for kind in models}
     for number in range(ROUNDS + 1):
         for kind, model in models.items():
-            smoothed = at.LabelSmoothing(model.generator.proj.out_features, at.PAD)
-            means = (
-                at.SimpleLossCompute(model.generator, smoothed),
-                *at.make_optimizer(model, 1.0, 1000),
-            )
+            run.loss_compute.generator = model.generator
+            means = run.loss_compute, *at.make_optimizer(model, 1.0, 1000)
             update = functools.partial(at.run_epoch, batches, model, *means)
             training = tokens_per_second(sum(batch.ntokens for batch in batches), update)
             with at.evaluating(model):
@@ -203,6 +196,7 @@ def speed() -> None:
             if number > 0:  # the first round warms up
                 found[kind]["training"].append(training)
                 found[kind]["writing"].append(writing)
+    record = records.read("one-sequence")  # another seed may have been put on record meanwhile
     records.write("one-sequence", record | {"speed": {"made": made, "rows": found}})
 
 

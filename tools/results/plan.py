@@ -116,7 +116,8 @@ TRIALS = {  # the rows of their table: a run, and what it tries
     "idea-batch-640": "a quarter of the batch, four times the updates",
     "idea-width-256": "half the batch, width 256, not 192: 6.8 M weights, not 4.1 M",
     "idea-weight-decay": "half the batch, weight decay 0.1",
-    "idea-choice": "half the batch, [our choice](#all-together) of Part 10",
+    "idea-choice": "half the batch; rotary positions, one head of keys, RMSNorm, no biases, Muon"
+    " with weight decay 0.1 ([Part 10](#all-together))",
     "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
     "search-whole-dropout-10": "the recipe with dropout 0.1",
 }

@@ -1,6 +1,5 @@
 """The table and the chart of Part 10: one change a row, on one small language model."""
 
-from math import prod
 from statistics import mean, median
 
 import altair as alt
@@ -62,9 +61,13 @@ def bench() -> str:
         rows.append([name, with_range([run["log"][-1]["perplexity"] for run in found], 1)])
         if timed:
             speed = timed["rows"].get(row, {"training": [], "writing": [], "bytes": []})
-            rows[-1] += [f"{median(speed[what]):,.0f}" if speed[what] else "–" for what in speed]
+            shown = {"training": -2, "writing": -2, "bytes": 0}  # digits: speeds vary
+            rows[-1] += [
+                f"{round(median(speed[what]), digits):,.0f}" if speed[what] else "–"
+                for what, digits in shown.items()
+            ]
     seeds = {len(found) for found in runs.values()}
-    active = {round(run["active"] / 1e6, 2) for run in made.values()}
+    active = [run["active"] / 1e6 for run in made.values()]
     shown = table(columns, rows) + (
         f"Means and ranges over {' or '.join(map(str, sorted(seeds)))} seeds; {min(active):.2f} to"
         f" {max(active):.2f} million parameters act on a token.\n\n"
@@ -79,17 +82,3 @@ def bench() -> str:
         " cache.\n\n"
     )
     return shown + turns + made_by(*made.values(), timed["made"])
-
-
-SHARES = ("rotary", "grouped", "rms", "no-bias", "adamw", "muon")  # what our choice consists of
-
-
-def overlap() -> str:
-    """What our choice would reach if gains multiplied, and what it reaches."""
-    found = {row: mean(each["log"][-1]["perplexity"] for each in runs_of(row)) for row in ROWS}
-    base = found["base"]
-    product = base * prod(found[row] / base for row in SHARES)
-    return (
-        f"Gains overlap: multiplied, those of its parts promise {product:.1f}, and it reaches\n"
-        f"{found['choice']:.1f}.\n"
-    )

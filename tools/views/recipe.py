@@ -210,10 +210,11 @@ def one_sequence() -> str:
         nll = with_range([entry["perplexity"] for entry in last], 2)
         size = f"{runs[0]['parameters']:,}"
         rows.append([name, str(len(runs)), size, bleu, nll, f"{found['cache'][kind]:,}"])
+        if "speed" in found:
+            timed = found["speed"]["rows"][kind]
+            rows[-1] += [f"{round(median(each), -2):,.0f}" for each in timed.values()]
     columns = ["translator", "seeds", "parameters", "validation BLEU", "perplexity"]
     columns.append("cache, bytes a token")
     if "speed" in found:
-        columns += ["tokens/s, training", "tokens/s, writing"]
-        for row, timed in zip(rows, found["speed"]["rows"].values(), strict=True):
-            row += [f"{median(timed[what]):,}" for what in ("training", "writing")]
+        columns += ["tokens/s, training", "tokens/s, generation"]
     return BESIDE_AN_ENCODER + table(columns, rows)

@@ -27,7 +27,7 @@ FILLED: dict[str, tuple[Callable[[], str], ...]] = {
         copying.parts, copying.highest_rates, copying.planted, copying.planted_bleu,
         recipe.beam, recipe.averaging, recipe.choices, recipe.steps, recipe.systems, recipe.heads,
         recipe.int8,
-        speed.speed, speed.cost, bench.bench, bench.overlap,
+        speed.speed, speed.cost, bench.bench,
     ),
     "README.md": (address, recipe.summary),
     "pretrained/README.md": (recipe.int8,),
