@@ -110,6 +110,6 @@ def make_playable(figure: Tag) -> None:
 
 def preview() -> bytes:
     """The picture beside a link to the page: its first translation, as a PNG."""
-    drawing = parsed(still("picture")["html"]).svg.decode_contents()
+    drawing = parsed(still("translator", {})["html"]).select_one(".still svg").decode_contents()
     frame = (HERE / "preview.svg").read_text("utf-8")
     return vl_convert.svg_to_png(frame.replace("{{drawing}}", drawing))
