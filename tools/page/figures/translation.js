@@ -17,7 +17,8 @@ import { continued, goesOn, SENTENCE, wordsIn } from "./lib/text.js";
 export const BLINDFOLDS = ["eyes", "order", "wrote"];
 const MOST = 28; // subwords of a sentence that has gone wrong
 const OFFERED = 5; // words
-const FAINT = 0.09; // a weight that is not drawn, and not told
+const LEAST = 0.0005; // of a word that is offered: 0.1 %
+const FAINT = 0.0895; // of attention: less is not drawn, and not told
 
 /** What the model is without: the parts that blindfolds take, and positions of the source. */
 export function cutsOf(model, off, positions) {
@@ -26,14 +27,14 @@ export function cutsOf(model, off, positions) {
   return [...off.flatMap((name) => cuts[name]), ...positions.map((s) => `source ${s}`)];
 }
 
-const rounded = (share) => Math.round(1000 * share) / 1000;
+const rounded = (share) => Math.round(1e4 * share) / 1e4;
 
 /** Cross-attention of a path at its next symbol, as far as it counts: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
   const heads = path.next.cross[layer];
   const weights =
     head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
-  return [...weights].map((weight) => (weight < FAINT ? 0 : Math.round(100 * weight) / 100));
+  return [...weights].map((weight) => (weight < FAINT ? 0 : Math.round(1000 * weight) / 1000));
 }
 
 const favourite = (path) => likeliest(path.next.logProbs, 1)[0].id;
@@ -65,7 +66,7 @@ function* offersOf(search, paths, word) {
     all.push({ ids: written, word: spelt, share, taken: id === own });
   }
   all.sort((one, other) => other.share - one.share);
-  const list = all.filter(({ share, taken }) => taken || share);
+  const list = all.filter(({ share, taken }) => taken || share >= LEAST);
   return { list, rest: rounded(Math.max(0, 1 - sum(list.map(({ share }) => share)))) };
 }
 
