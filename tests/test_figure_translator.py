@@ -63,6 +63,12 @@ def blindfold(box, name: str) -> None:
     expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
 
 
+def around_the_lines(box) -> list[float]:
+    """Where the two lines begin, and how far below their end the bank of words does."""
+    lines, bank = (box.locator(part).bounding_box() for part in (".lines", ".bank"))
+    return [lines["y"], bank["y"] - lines["y"] - lines["height"]]
+
+
 def choose_head(box, name: str) -> None:
     button = box.get_by_role("button", name=name)
     button.click()
@@ -399,8 +405,7 @@ def test_a_first_touch_is_answered_before_the_model_is_read(browser, served):
     box = figure(tab, "translator")
     tab.route("**/model.js", lambda route: route.abort())
     written, status = english(box), box.get_by_role("status").inner_text()
-    parts = (".controls", ".bank", ".drawer")
-    places = [box.locator(part).bounding_box() for part in parts]
+    before = around_the_lines(box)
     touched = box.locator(".blindfolds button, .german button")
     answers = set()
     for button in touched.all():
@@ -409,9 +414,9 @@ def test_a_first_touch_is_answered_before_the_model_is_read(browser, served):
             expect(button).to_have_attribute("aria-pressed", pressed)
             expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
             assert (box.locator(".ghost").inner_text() == "") == (english(box) == written)
-            assert [box.locator(part).bounding_box() for part in parts] == places, "nothing moves"
+            assert around_the_lines(box) == pytest.approx(before), "nothing moves"
             answers.add(english(box))
-    assert len(answers) > 5
+    assert len(answers) > 1
     expect_english(box, written)
     for word in box.locator(".english button").all():
         word.click()
@@ -423,11 +428,14 @@ def test_a_caption_to_try_is_translated_before_the_model_is_read(browser, served
     tab = watched(browser, served, reduced_motion="reduce")
     box = figure(tab, "translator")
     tab.route("**/model.js", lambda route: route.abort())
-    blindfold(box, "forget the order")
-    box.locator(".verdict button").click()
-    box.locator(".german", has_text="beißt").wait_for()
-    expect_english(box, "A man biting a dog.")
-    expect_ghost(box, "A dog biting a man.")
+    for name in ("forget the order", "forget what it wrote"):
+        blindfold(box, name)
+        proposed = box.locator(".verdict button")
+        caption = proposed.locator("span").inner_text()
+        proposed.click()
+        box.locator(".german", has_text=caption.replace(" ", "")).wait_for()
+        tab.reload()
+        box = figure(tab, "translator")
 
 
 def test_without_the_model_the_switches_show_what_the_picture_does(browser, served):
