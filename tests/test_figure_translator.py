@@ -7,8 +7,12 @@ from urllib.parse import quote
 
 import pytest
 import torch
-from pages import figure, watched
+from pages import CAPTION as FIRST
+from pages import engine_in, figure, watched
 from playwright.sync_api import expect
+
+from tools.page import bundle
+from tools.page.markup import FIGURES
 
 pytestmark = pytest.mark.slow
 CAPTION = "Zwei Hunde spielen im Schnee."
@@ -39,6 +43,12 @@ def expect_english(box, text: str) -> None:
     expect(box.locator(".english .word:not(small)")).to_have_text(text.replace(".", " .").split())
 
 
+def expect_ghost(box, text: str) -> None:
+    """Wait until this stands there as the translation that was; its room is always there."""
+    expect(box.locator(".ghost s")).to_be_visible(visible=bool(text))
+    assert box.locator(".ghost").inner_text() == text
+
+
 def write(box, text: str) -> None:
     box.get_by_role("textbox").fill(text)
     box.get_by_role("textbox").press("Enter")
@@ -50,6 +60,19 @@ def blindfold(box, name: str) -> None:
     before = button.get_attribute("aria-pressed")
     button.click()
     expect(button).not_to_have_attribute("aria-pressed", before)
+    expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
+
+
+def around_the_lines(box) -> list[float]:
+    """Where the two lines begin, and how far below their end the bank of words does."""
+    lines, bank = (box.locator(part).bounding_box() for part in (".lines", ".bank"))
+    return [lines["y"], bank["y"] - lines["y"] - lines["height"]]
+
+
+def choose_head(box, name: str) -> None:
+    button = box.get_by_role("button", name=name)
+    button.click()
+    expect(button).to_have_attribute("aria-pressed", "true")
     expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
 
 
@@ -80,7 +103,7 @@ def silenced(model, kind: str) -> list:
     return [each.register_forward_hook(lambda *given: given[-1] * 0) for each in modules]
 
 
-@pytest.mark.parametrize("text", [CAPTION, BITES])
+@pytest.mark.parametrize("text", [FIRST, CAPTION, BITES])
 def test_blindfolded_it_writes_what_pytorch_writes(at, shipped, box, text):
     write(box, text)
     expect_english(box, greedily(at, shipped, text))
@@ -91,7 +114,7 @@ def test_blindfolded_it_writes_what_pytorch_writes(at, shipped, box, text):
         blindfold(box, name)
         expect_english(box, theirs)
         truth = greedily(at, shipped, text)
-        expect(box.locator(".ghost")).to_have_text("" if theirs == truth else truth)
+        expect_ghost(box, "" if theirs == truth else truth)
         blindfold(box, name)
     waves = [shipped.model.src_embed[1].pe, shipped.model.tgt_embed[1].pe]
     kept = [each.clone() for each in waves]
@@ -136,6 +159,18 @@ def test_shares_of_words_add_up_and_a_whole_word_is_offered(at, shipped, box):
     assert float(shares[0].removesuffix(" %")) == pytest.approx(100 * share, abs=0.1)
 
 
+def test_what_the_page_answers_by_itself_is_what_its_model_computes(chromium):
+    tab = engine_in(chromium)
+    tab.add_script_tag(content=bundle.bundle(FIGURES / "translation.js", "translation"))
+    first = tab.evaluate("translation.firstScene(model)")
+    look = "choice => stills.finish(translation.sceneOf(model, choice))"
+    for answer in [{}, *first.pop("answers")]:
+        scene = first | answer
+        choice = {name: scene[name] for name in ("text", "off", "covered", "chosen", "view", "at")}
+        assert tab.evaluate(look, choice) == scene
+    tab.close()
+
+
 # A journey ----------------------------------------------------------------------------------------
 
 
@@ -149,7 +184,6 @@ def test_any_word_is_touched_and_overruled_and_only_the_rest_is_written(tab, box
             each.bounding_box() for each in (words.nth(number), box.locator(".offers"))
         ]
         assert offers["x"] <= word["x"] + 2 and word["x"] < offers["x"] + offers["width"]
-    assert len(tab.asked) == 1, "no model, for the first sentence"
     words.nth(1).click()
     offered = box.locator(".offers li span").all_inner_texts()
     word = overrule(box, "press")
@@ -210,8 +244,7 @@ def test_arcs_lead_from_words_to_words_and_fall_with_closed_eyes(box):
     seen = set()
     box.locator(".drawer > summary").click()
     for name in ("layer 1, head 1", "layer 1, head 2", "layer 3, mean of its heads"):
-        box.get_by_role("button", name=name).click()
-        box.locator(f".heads [aria-pressed=true][aria-label='{name}']").wait_for()
+        choose_head(box, name)
         widths = "all => all.map((each) => each.getAttribute('stroke-width')).join()"
         seen.add(box.locator(".arcs path").evaluate_all(widths))
     assert len(seen) == 3
@@ -272,8 +305,7 @@ def test_a_friend_gets_what_was_sent_and_finds_back_to_the_truth(browser, tab, b
     truth = english(box)
     overrule(box)
     box.locator(".drawer > summary").click()
-    box.get_by_role("button", name="layer 2, head 3").click()
-    box.locator(".heads [aria-pressed=true][aria-label='layer 2, head 3']").wait_for()
+    choose_head(box, "layer 2, head 3")
     box.get_by_role("button", name="Copy a link").click()
     tab.wait_for_function("location.hash.startsWith('#s=')")
     other = figure(watched(browser, tab.url, reduced_motion="reduce"), "translator")
@@ -368,18 +400,70 @@ def test_while_the_model_is_read_the_last_choice_counts(browser, served):
     assert not held
 
 
+def test_a_first_touch_is_answered_before_the_model_is_read(browser, served):
+    tab = watched(browser, served, reduced_motion="reduce")
+    box = figure(tab, "translator")
+    tab.route("**/model.js", lambda route: route.abort())
+    written, status = english(box), box.get_by_role("status").inner_text()
+    before = around_the_lines(box)
+    touched = box.locator(".blindfolds button, .german button")
+    answers = set()
+    for button in touched.all():
+        for pressed in ("true", "false"):  # there, and back
+            button.click()
+            expect(button).to_have_attribute("aria-pressed", pressed)
+            expect(box.locator(".english")).to_have_attribute("aria-busy", "false")
+            assert (box.locator(".ghost").inner_text() == "") == (english(box) == written)
+            assert around_the_lines(box) == pytest.approx(before), "nothing moves"
+            answers.add(english(box))
+    assert len(answers) > 1
+    expect_english(box, written)
+    for word in box.locator(".english button").all():
+        word.click()
+        expect(word).to_have_attribute("aria-expanded", "true")
+    assert box.get_by_role("status").inner_text() == status
+
+
+def test_a_caption_to_try_is_translated_before_the_model_is_read(browser, served):
+    tab = watched(browser, served, reduced_motion="reduce")
+    box = figure(tab, "translator")
+    tab.route("**/model.js", lambda route: route.abort())
+    for name in ("forget the order", "forget what it wrote"):
+        blindfold(box, name)
+        proposed = box.locator(".verdict button")
+        caption = proposed.locator("span").inner_text()
+        proposed.click()
+        box.locator(".german", has_text=caption.replace(" ", "")).wait_for()
+        tab.reload()
+        box = figure(tab, "translator")
+
+
 def test_without_the_model_the_switches_show_what_the_picture_does(browser, served):
     tab = watched(browser, served, reduced_motion="reduce")
     box = figure(tab, "translator")
-    switch = box.get_by_role("button", name="cover its eyes")
+    eyes, order = (
+        box.get_by_role("button", name=name) for name in ("cover its eyes", "forget the order")
+    )
     again = box.get_by_role("status").get_by_role("button")
     tab.route("**/model.js", lambda route: route.abort())
-    switch.click()
+    eyes.click()
+    order.click()
     again.wait_for()
-    expect(switch).to_have_attribute("aria-pressed", "false")
+    expect(order).to_have_attribute("aria-pressed", "false")
+    expect(eyes).to_have_attribute("aria-pressed", "true")
     tab.unroute("**/model.js")
     again.click()
-    expect(switch).to_have_attribute("aria-pressed", "true")
+    expect(order).to_have_attribute("aria-pressed", "true")
+    expect(eyes).to_have_attribute("aria-pressed", "true")
+
+
+def test_a_head_is_chosen_at_once_while_the_model_is_read(browser, served):
+    tab = watched(browser, served, reduced_motion="reduce")
+    box = figure(tab, "translator")
+    tab.route("**/model.js", lambda route: None)
+    box.locator(".drawer > summary").click()
+    box.get_by_role("button", name="layer 2, head 3").click()
+    expect(box.locator(".heads [aria-pressed=true]")).to_have_text(["3"])
 
 
 # Phones -------------------------------------------------------------------------------------------

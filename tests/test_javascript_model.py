@@ -189,7 +189,9 @@ def test_a_model_with_parts_switched_off_leaves_the_model_as_it_was(at, engine, 
     assert [before] == at.translate(shipped, [CAPTION], search)
 
 
-def test_the_build_draws_what_the_browser_draws(engine):
-    """QuickJS computes the pictures that the page is built with."""
-    drawn = playable.still("translator")["html"]
-    assert drawn == engine.evaluate("stills.still(model, 'translator', null).html")
+@pytest.mark.parametrize("name", ["sampling", pytest.param("translator", marks=pytest.mark.slow)])
+def test_the_build_draws_what_the_browser_draws(engine, name):
+    """QuickJS computes the pictures that the page is built with, and answers to first touches."""
+    assert playable.still(name, {}) == engine.evaluate(
+        "name => stills.still(model, name, {})", name
+    )

@@ -109,7 +109,7 @@ def test_publishing_needs_a_finished_model_of_a_real_corpus(tmp_path, capsys, ab
 
 
 def test_a_page_of_a_finished_model_is_published(tmp_path, monkeypatch):
-    drawn = json.dumps({"scene": {}, "html": "<svg></svg>", "whole": ""})
+    drawn = json.dumps({"scene": {}, "html": '<p class="still"><svg></svg></p>', "whole": ""})
     monkeypatch.setattr(playable, "still_from", lambda *_: drawn)
     source = notebook(tmp_path, facts(FINISHED), "![A translation.](images/first-translation.svg)")
     folder = tmp_path / "docs"
@@ -257,7 +257,7 @@ def test_what_can_be_played_with_takes_the_place_of_what_the_notebook_shows(tmp_
 
     def drawn(script, name, data):
         asked.append((name, json.loads(data)))
-        return json.dumps({"scene": {}, "html": "<svg></svg>", "whole": ""})
+        return json.dumps({"scene": {}, "html": '<p class="still"><svg></svg></p>', "whole": ""})
 
     monkeypatch.setattr(playable, "still_from", drawn)
     table = shown({"text/html": "<table></table>"}, "@example\ndef watch_it_learn(): ...")

@@ -108,8 +108,12 @@ def make_playable(figure: Tag) -> None:
     figure.append(parsed(stage))
 
 
+def first_translation() -> str:
+    """The content of the SVG that the translator shows on paper."""
+    return parsed(still("translator", {})["html"]).select_one(".still svg").decode_contents()
+
+
 def preview() -> bytes:
     """The picture beside a link to the page: its first translation, as a PNG."""
-    drawing = parsed(still("picture")["html"]).svg.decode_contents()
     frame = (HERE / "preview.svg").read_text("utf-8")
-    return vl_convert.svg_to_png(frame.replace("{{drawing}}", drawing))
+    return vl_convert.svg_to_png(frame.replace("{{drawing}}", first_translation()))

@@ -3,8 +3,7 @@
 import html
 import math
 
-from tools.page.markup import parsed
-from tools.page.playable import still
+from tools.page import playable
 
 ROWS = 8  # tokens with a bar of their own
 TEMPERATURES = (0.5, 1.0, 2.0)
@@ -12,8 +11,7 @@ TEMPERATURES = (0.5, 1.0, 2.0)
 
 def first_translation() -> str:
     """What the page's translator draws for its first sentence."""
-    drawn = parsed(still("picture")["html"]).svg.decode_contents()
-    return drawn.replace("<path", "\n<path").replace("<g", "\n<g")
+    return playable.first_translation().replace("<path", "\n<path").replace("<g", "\n<g")
 
 
 def shares_at(log_probs: list[float], temperature: float) -> list[float]:
@@ -34,7 +32,7 @@ def bar(share: float, x: int, y: int) -> str:
 
 def next_token() -> str:
     """The next token's distribution at three temperatures, as rows of bars."""
-    scene = still("sampling")["scene"]
+    scene = playable.still("sampling")["scene"]
     names = [*scene["names"][:ROWS], f"{len(scene['logProbs']) - ROWS:,} others"]
     lines = ['<text x="112" y="24" class="d-soft d-end">temperature</text>']
     for row, name in enumerate(names):

@@ -5,13 +5,11 @@ import { READS, WRITES } from "./lib/corpus.js";
 import { goesOn, spelt } from "./lib/text.js";
 import { classes, html, useLayoutEffect, useRef, useState } from "./lib/ui.js";
 
-const LEAST = 0.09; // a weight that still gets an arc
-
 /** Arcs of decisions, each from its place to those of the source that it looks at; `nameOf(t)` is a class. */
 function Arcs({ decisions, from, to, nameOf }) {
   const arcs = decisions.flatMap(({ weights }, t) =>
     weights.map((weight, s) => {
-      if (weight < LEAST || !from[t] || !to[s]) return null;
+      if (!weight || !from[t] || !to[s]) return null;
       const [[x, y], [far, up]] = [from[t], to[s]];
       const middle = (y + up) / 2;
       const d = `M${x} ${y}C${x} ${middle} ${far} ${middle} ${far} ${up}`;
@@ -25,13 +23,9 @@ function Arcs({ decisions, from, to, nameOf }) {
 export function inWords({ source, decisions }, word) {
   const seen = (t) => {
     const all = decisions[t].weights.map((weight, s) => ({ weight, piece: spelt(source[s]) }));
-    const most = all.filter(({ weight }) => weight >= LEAST).sort((one, other) => other.weight - one.weight);
-    return (
-      most
-        .slice(0, 2)
-        .map(({ weight, piece }) => `“${piece}” (${weight.toFixed(2)})`)
-        .join(", ") || "nothing in particular"
-    );
+    const most = all.filter(({ weight }) => weight).sort((one, other) => other.weight - one.weight);
+    const told = most.slice(0, 2).map(({ weight, piece }) => `“${piece}” (${weight.toFixed(2)})`);
+    return told.join(", ") || "nothing in particular";
   };
   if (word.length === 1) return `at ${seen(word[0])}`;
   return word.map((t) => `for “${spelt(decisions[t].piece)}” at ${seen(t)}`).join(", ");
@@ -83,13 +77,15 @@ function middles(box, selector, edge) {
 }
 
 /**
- * Arcs behind the lines of a box with `[data-s]` and `[data-t]`, which are measured whenever they move. `nameOf(t)` is
- * the class of a decision. Where nothing is looked at any more, the last arcs fall.
+ * Arcs behind the lines of a box with `[data-s]` and `[data-t]`, which are measured whenever they move, as is the place of
+ * the open word, `--left` around the box. `nameOf(t)` is the class of a decision. Where nothing is looked at any more, the last arcs fall.
  */
 export function LiveArcs({ box, scene, nameOf, label }) {
   const [places, place] = useState({ from: [], to: [] });
   const standing = useRef(null);
   const measure = () => {
+    const left = box.current.querySelector("[aria-expanded=true]")?.offsetLeft ?? 0;
+    box.current.parentElement.style.setProperty("--left", `${left}px`);
     const now = {
       from: middles(box.current, "[data-t]", "top"),
       to: middles(box.current, "[data-s]", "bottom"),

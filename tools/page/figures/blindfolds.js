@@ -1,6 +1,6 @@
 // Three blindfolds for the model, and what is to be said once it wears them.
 
-import { SENTENCES } from "./lib/corpus.js";
+import { TELLING } from "./lib/corpus.js";
 import { spelt, wordsIn } from "./lib/text.js";
 import { Button, html } from "./lib/ui.js";
 
@@ -21,7 +21,6 @@ const SWITCHES = {
     icon: "M3 17l1-4L14 3l3 3L7 16zM12 5l3 3",
   },
 };
-const TELLING = { order: "Ein Hund beißt einen Mann.", wrote: SENTENCES[3] }; // captions on which it shows
 
 /** The switches: large, and pressed while they are on. */
 export const Blindfolds = ({ off, onToggle }) =>
@@ -39,7 +38,7 @@ export const Blindfolds = ({ off, onToggle }) =>
 export function verdictOn({ off, covered, says, truth, ended, read, source }) {
   const same = says === truth;
   const words = wordsIn(source).map((pieces) => pieces.map((s) => spelt(source[s])).join(""));
-  const hidden = covered.map((word) => words[word]).join(", ");
+  const hidden = covered.map((word) => `“${words[word]}”`).join(", ");
   const key = ["wrote", "order"].find((name) => off.includes(name) && read !== TELLING[name]);
   const caption = off.length === 1 ? TELLING[key] : undefined;
   if (!ended) return ["It finds no end any more, and was stopped."];

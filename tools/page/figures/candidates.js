@@ -48,7 +48,7 @@ export function English({ scene, words, count, open, secret, busy, onOpen }) {
 }
 
 /** What could stand at a word, under it: each a button that overrules the model; last, all others. */
-export function Candidates({ offers, before, hidden, onChoose, left }) {
+export function Candidates({ offers, before, hidden, onChoose }) {
   const bar = (share) => `--share:${(100 * share).toFixed(1)}%`;
   const item = (offer) => html`<li key=${String(offer.ids)}>
     <${Button} pressed=${offer.taken} style=${bar(offer.share)} onClick=${() => offer.taken || onChoose(offer)}>
@@ -56,7 +56,7 @@ export function Candidates({ offers, before, hidden, onChoose, left }) {
     <//>
   </li>`;
   const label = before ? `What may follow “${before}”` : "What may come first";
-  return html`<div class=${classes({ offers: true, unseen: hidden })} style=${`--left:${left}px`} role="group" aria-label=${label}>
+  return html`<div class=${classes({ offers: true, unseen: hidden })} role="group" aria-label=${label}>
     <ol>${offers.list.map(item)}</ol>
     <p class="rest" style=${bar(offers.rest)} title=${SMOOTHED}>
       <span>all else</span><i></i><b>${percent(offers.rest)}</b>

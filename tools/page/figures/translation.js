@@ -10,6 +10,7 @@ import { pathsTo, searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { END, SPACE } from "./model/subwords.js";
 import { unplugged } from "./model/unplug.js";
+import { TELLING } from "./lib/corpus.js";
 import { fitted, hintOfRead, readBy } from "./lib/sentence.js";
 import { continued, goesOn, SENTENCE, wordsIn } from "./lib/text.js";
 
@@ -17,6 +18,7 @@ export const BLINDFOLDS = ["eyes", "order", "wrote"];
 const MOST = 28; // subwords of a sentence that has gone wrong
 const OFFERED = 5; // words
 const LEAST = 0.0005; // of a word that is offered: 0.1 %
+const FAINT = 0.0895; // of attention: less is not drawn, and not told
 
 /** What the model is without: the parts that blindfolds take, and positions of the source. */
 export function cutsOf(model, off, positions) {
@@ -25,12 +27,14 @@ export function cutsOf(model, off, positions) {
   return [...off.flatMap((name) => cuts[name]), ...positions.map((s) => `source ${s}`)];
 }
 
-/** Cross-attention of a path at its next symbol: of one head, or the mean of a layer. */
+const rounded = (share) => Math.round(1e4 * share) / 1e4;
+
+/** Cross-attention of a path at its next symbol, as far as it counts: of one head, or the mean of a layer. */
 function weightsOf(path, { layer, head }) {
   const heads = path.next.cross[layer];
   const weights =
     head === null ? heads[0].map((_, s) => sum(heads.map((row) => row[s])) / heads.length) : heads[head];
-  return [...weights].map((weight) => Math.round(1000 * weight) / 1000);
+  return [...weights].map((weight) => (weight < FAINT ? 0 : Math.round(1000 * weight) / 1000));
 }
 
 const favourite = (path) => likeliest(path.next.logProbs, 1)[0].id;
@@ -58,11 +62,12 @@ function* offersOf(search, paths, word) {
     const piece = search.model.words[id];
     const says = id === END ? "end here" : search.model.decode(written);
     const spelt = goesOn(piece) ? continued(says) : says;
-    all.push({ ids: written, word: spelt, share: Math.exp(path.logp - start.logp), taken: id === own });
+    const share = rounded(Math.exp(path.logp - start.logp));
+    all.push({ ids: written, word: spelt, share, taken: id === own });
   }
   all.sort((one, other) => other.share - one.share);
   const list = all.filter(({ share, taken }) => taken || share >= LEAST);
-  return { list, rest: Math.max(0, 1 - sum(list.map(({ share }) => share))) };
+  return { list, rest: rounded(Math.max(0, 1 - sum(list.map(({ share }) => share)))) };
 }
 
 /** The word that the model was least sure how to begin, of those that nobody has chosen. */
@@ -73,8 +78,8 @@ function forkOf(words, decisions, chosen) {
   return shares.indexOf(Math.min(...shares));
 }
 
-/** All that is shown of a choice, as work that yields; the alternatives of one word, or of `every` word. */
-export function* sceneOf(model, choice, every = false) {
+/** All that is shown of a choice, as work that yields. */
+export function* sceneOf(model, choice) {
   const read = readBy(model, choice.text);
   const intact = yield* searchFor(model, read);
   const source = intact.ids.map((id) => model.words[id]);
@@ -99,16 +104,13 @@ export function* sceneOf(model, choice, every = false) {
   const blind = choice.off.includes("eyes");
   const decisions = paths.map((path, t) => ({
     piece: model.words[path.written[t]],
-    share: Math.exp(path.logp - path.from.logp),
+    share: rounded(Math.exp(path.logp - path.from.logp)),
     weights: blind ? [] : weightsOf(path.from, choice.view),
     own: t < chosen.length && path.written[t] !== favourite(path.from),
   }));
   const words = wordsIn(decisions.map(({ piece }) => piece));
   const at = words.findIndex((word) => word.includes(choice.at));
   const open = at < 0 ? forkOf(words, decisions, chosen.length) : at;
-  const offers = {};
-  for (let word = 0; word < words.length; word++)
-    if (every || word === open) offers[word] = yield* offersOf(search, paths, words[word]);
   return {
     ...choice,
     read,
@@ -117,7 +119,7 @@ export function* sceneOf(model, choice, every = false) {
     source,
     ids: last.written,
     decisions,
-    offers,
+    offers: yield* offersOf(search, paths, words[open]),
     open,
     ended: last.ended,
     says: model.decode(last.written),
@@ -130,10 +132,26 @@ export function* sceneOf(model, choice, every = false) {
 /** What is shown of a text that nobody has played with. */
 export const untouched = (text) => ({ text, covered: [], chosen: [], at: null });
 
-/** What the page shows before anybody has touched it. */
+/**
+ * What the page shows before anybody has touched it, with the `answers` to a first touch: a word that is asked about or
+ * covered, another word at the open one, a blindfold, and the caption on which that shows. Each holds what differs.
+ */
 export function firstScene(model) {
-  const view = { layer: model.N - 1, head: null };
-  return finish(sceneOf(model, { ...untouched(SENTENCE), off: [], view }, true));
+  const choice = { ...untouched(SENTENCE), off: [], view: { layer: model.N - 1, head: null } };
+  const first = finish(sceneOf(model, choice));
+  const wordsOf = (pieces) => wordsIn(pieces).slice(0, -1); // without the end
+  const written = wordsOf(first.decisions.map(({ piece }) => piece));
+  const [at] = written[first.open];
+  const touches = [
+    ...written.map(([t]) => ({ at: t })),
+    ...first.offers.list.map(({ ids }) => ({ at, chosen: [...first.ids.slice(0, at), ...ids] })),
+    ...BLINDFOLDS.map((name) => ({ off: [name] })),
+    ...Object.entries(TELLING).map(([name, text]) => ({ off: [name], text })),
+    ...wordsOf(first.source).map((_, word) => ({ covered: [word] })),
+  ];
+  const differs = ([name, value]) => JSON.stringify(value) !== JSON.stringify(first[name]);
+  const answerTo = (touch) => Object.entries(finish(sceneOf(model, { ...choice, ...touch }))).filter(differs);
+  return { ...first, answers: touches.map((touch) => Object.fromEntries(answerTo(touch))) };
 }
 
 /**

@@ -8,7 +8,7 @@ import { Play, usePlayer } from "./lib/player.js";
 import { MOMENT, SentenceField, useSentence } from "./lib/sentence.js";
 import { spelt, wordsIn } from "./lib/text.js";
 import { UMLAUTS } from "./lib/umlauts.js";
-import { Button, classes, html, useEffect, useLayoutEffect, useRef, useState } from "./lib/ui.js";
+import { Button, classes, html, useEffect, useRef, useState } from "./lib/ui.js";
 import { Drawing, inWords, LiveArcs } from "./arcs.js";
 import { Blindfolds, verdictOn } from "./blindfolds.js";
 import { Candidates, English, German, stop } from "./candidates.js";
@@ -18,7 +18,7 @@ import { BANK, thrown, withWord, wordsOf } from "./words.js";
 const BEFORE = 150; // milliseconds in sight, before it writes by itself
 const PACE = 280; // milliseconds for a word
 const SEND = globalThis.navigator?.share ? "Send this" : "Copy a link";
-const MOTIVE = "Type German, touch a word, or blindfold the model.";
+const MOTIVE = "Blindfold the model. Touch a German word to cover it, an English one to overrule it.";
 
 /** A button that throws another caption. */
 function Die({ onThrow }) {
@@ -141,12 +141,11 @@ export function Translator({ scene: first }) {
   const names = ["text", "off", "covered", "chosen", "view", "at"];
   const translator = useSentence(first, names, sceneOf, translate, untouched(""));
   const { scene, choice, latest, line, sentence } = translator;
+  const { open } = scene; // the word whose alternatives are shown
   const words = wordsIn(scene.decisions.map(({ piece }) => piece));
-  const [open, setOpen] = useState(first.open); // the word whose alternatives are shown
-  const [left, setLeft] = useState(0); // where they are
   const [sent, setSent] = useState(null); // what came of sending it
   const [game, setGame] = useState(null); // of a sentence that a friend has sent
-  const [asked, setAsked] = useState(false); // for a word, since anything was changed
+  const [asked, setAsked] = useState(null); // the scene, if it came of a touch on a word
   const player = usePlayer(words.length, { first: 0, pace: PACE });
   const figure = useRef(null);
   const lines = useRef(null);
@@ -158,10 +157,8 @@ export function Translator({ scene: first }) {
   /** Change the choice; what comes of it is written from a word on, which `from(scene)` tells. */
   function choose(changes, from = () => 0, then = () => {}) {
     setSent(null);
-    setAsked(false);
     translator.choose(changes, (next, isTyped) => {
       latest.current = { ...latest.current, chosen: next.chosen, covered: next.covered };
-      setOpen(next.open);
       setGame((now) => now && (isTyped ? null : { ...now, won: now.won || next.says === next.truth }));
       const total = wordsIn(next.decisions.map(({ piece }) => piece)).length;
       const begin = isTyped ? 0 : from(next);
@@ -184,12 +181,7 @@ export function Translator({ scene: first }) {
     choose({ ...untouched(text) }, isOwn ? undefined : atOnce);
   }
 
-  function touch(word) {
-    player.show(player.count);
-    if (scene.offers[word]) setOpen(word);
-    else choose({ at: words[word][0] }, atOnce);
-    setAsked(true);
-  }
+  const touch = (word) => choose({ at: words[word][0] }, atOnce, setAsked);
 
   /** Another word: the rest is written anew, while the alternatives stay where they are. */
   function overrule({ ids }) {
@@ -198,14 +190,12 @@ export function Translator({ scene: first }) {
     choose({ chosen: [...scene.ids.slice(0, at), ...ids], at }, (next) => next.open + 1);
   }
 
-  const toggled = (list, one) => (list.includes(one) ? list.filter((each) => each !== one) : [...list, one]);
-  function blindfold(name) {
+  /** A blindfold on or off (of `off`), a word of the source covered or not (of `covered`). */
+  function toggle(name, one) {
     tapped();
-    choose({ off: toggled(latest.current.off, name), chosen: [], at: null });
-  }
-  function cover(word) {
-    tapped();
-    choose({ covered: toggled(latest.current.covered, word), chosen: [], at: null });
+    const others = latest.current[name].filter((each) => each !== one);
+    const isOn = others.length < latest.current[name].length;
+    choose({ [name]: isOn ? others : [...others, one], chosen: [], at: null });
   }
   const takeBack = () => choose({ off: [], covered: [], chosen: [], at: null }, atOnce);
 
@@ -243,14 +233,6 @@ export function Translator({ scene: first }) {
     return () => removeEventListener("hashchange", arrive);
   }, []);
 
-  useLayoutEffect(() => {
-    const place = () =>
-      setLeft(lines.current.querySelector(".english [aria-expanded=true]")?.offsetLeft ?? 0);
-    place();
-    addEventListener("resize", place);
-    return () => removeEventListener("resize", place);
-  }, [scene, open]);
-
   const secret = game && !game.won;
   const shown = player.playing && !stays ? Math.max(0, count - 1) : open; // what is spoken of
   const wordAt = (pieces) => pieces.map((each) => spelt(scene.decisions[each].piece)).join("");
@@ -266,18 +248,17 @@ export function Translator({ scene: first }) {
       ${line || sentence.hint || (game ? challengeOf(game) : MOTIVE)}
     </p>
     <${Field} sentence=${sentence} />
-    <${Blindfolds} off=${choice.off} onToggle=${blindfold} />
+    <${Blindfolds} off=${choice.off} onToggle=${(name) => toggle("off", name)} />
     <div class="lines" ref=${lines}>
       <${LiveArcs} box=${lines} scene=${scene} nameOf=${nameOf} label=${reads} />
-      <${German} scene=${scene} choice=${choice} onCover=${cover} />
-      <p class="ghost" lang=${WRITES.code}>${!secret && scene.says !== scene.truth && html`<s>${scene.truth}</s>`}</p>
+      <${German} scene=${scene} choice=${choice} onCover=${(word) => toggle("covered", word)} />
       <${English} scene=${scene} words=${words} count=${busy ? count : words.length} open=${open} secret=${secret} busy=${player.playing || translator.busy} onOpen=${touch} />
+      <p class=${classes({ ghost: true, same: secret || scene.says === scene.truth })} lang=${WRITES.code}><s>${scene.truth}</s></p>
     </div>
     <div class="still scroll"><${Drawing} scene=${scene} /></div>
-    <${Candidates} offers=${scene.offers[open]} before=${before} 
-      hidden=${player.playing && !stays} left=${left} onChoose=${overrule} />
+    <${Candidates} offers=${scene.offers} before=${before} hidden=${player.playing && !stays} onChoose=${overrule} />
     <div class="controls">
-      <p class="verdict">${(!asked && verdict) || reads} ${telling && html`<${Button} onClick=${() => sentence.write(telling)}>Try: <span lang=${READS.code}>${telling}</span><//>`}</p>
+      <p class="verdict">${(asked !== scene && verdict) || reads} ${telling && html`<${Button} onClick=${() => sentence.write(telling)}>Try: <span lang=${READS.code}>${telling}</span><//>`}</p>
       <${Play} player=${player} />
       <${Button} class="send" title="A link to what you see" onClick=${send}>${sent ?? SEND}<//>
       <${Button} off=${!touched || secret} onClick=${takeBack}>Take it back<//>
@@ -286,7 +267,7 @@ export function Translator({ scene: first }) {
     <${Bank} ...${sentence} />
     <details class="drawer">
       <summary>One head at a time, more captions, and why it errs</summary>
-      <${Heads} size=${scene.size} view=${scene.view} onChoose=${(view) => choose({ view }, atOnce)} />
+      <${Heads} size=${scene.size} view=${choice.view} onChoose=${(view) => choose({ view }, atOnce)} />
       <div class="chips" lang=${READS.code} role="group" aria-label="Captions to try">
         ${SENTENCES.map((text) => html`<${Button} onClick=${() => sentence.write(text)}>${text}<//>`)}
       </div>

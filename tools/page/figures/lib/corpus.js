@@ -11,6 +11,9 @@ export const SENTENCES = [
   "Ich habe heute leider keine Zeit.",
 ];
 
+/** Captions on which it shows that the model has forgotten something, see blindfolds.js. */
+export const TELLING = { order: "Ein Hund beißt einen Mann.", wrote: "Ein Mann repariert ein Fahrrad." };
+
 /** For the beam. */
 export const SEARCHED = [
   "Eine Künstlerin malt im Freien.", // greedy decoding begins with “A” and cannot go back

@@ -44,7 +44,7 @@ function hintOfLetters(text) {
   if (isEnglish(words)) return "This looks like English. The model reads German only.";
   const capitals = words.filter((word) => /^\p{Lu}/u.test(word)).length;
   if (letters.toLowerCase() !== letters.toUpperCase() && capitals < NOUNS * words.length)
-    return "German nouns have a capital letter, and in its captions they had it. Without, it hardly knows them.";
+    return "German nouns have a capital letter. Without it, the model hardly knows them.";
   if (SAYS_NO.test(text)) return "Captions say what is there. It has hardly ever read what is not.";
   return "";
 }

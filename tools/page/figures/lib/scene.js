@@ -4,7 +4,8 @@ import { useModel } from "./shipped.js";
 import { useRef, useState } from "./ui.js";
 
 /**
- * A figure that begins with the scene `first`. Its choice is the entries of the scene called `names`.
+ * A figure that begins with the scene `first`. Its choice is the entries of the scene called `names`. The scene may hold
+ * `answers`, by what they differ from it: other scenes, which need no model.
  *
  * Returns the scene that is shown; the last `choice`, also as `latest.current`, and whether it is `busy`, since that is
  * not shown yet; the `line` that says what the model is doing; and `choose(changes, then)`. This asks for a scene of the
@@ -19,6 +20,7 @@ export function useScene(first, names, sceneOf) {
   const [choice, setChoice] = useState(() => choiceOf(first));
   const latest = useRef(choice);
   const shown = useRef(first);
+  const [known] = useState(() => [{}, ...(first.answers ?? [])].map((each) => ({ ...first, ...each })));
 
   function expect(asked) {
     latest.current = asked;
@@ -32,6 +34,7 @@ export function useScene(first, names, sceneOf) {
     const next = await run(
       (model) => sceneOf(model, asked),
       () => choose(changes, then),
+      known.find((each) => JSON.stringify(choiceOf(each)) === JSON.stringify(asked)),
     );
     if (next === undefined) return; // another choice has come
     setBusy(false);

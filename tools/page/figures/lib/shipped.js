@@ -42,19 +42,22 @@ const Failure = ({
 /**
  * Work with the model: [a line that says what is going on, run]. `run(work, again)` calls `work(model)`,
  * a generator, in slices, and returns a promise of what it returns: undefined where `run` was called again
- * since, as the last choice counts; null where there is no model, and the line offers `again()`.
+ * since, as the last choice counts; null where there is no model, and the line offers `again()`. A result that is `known`
+ * is returned at once, while the model is read for what may come next.
  */
 export function useModel() {
   const [line, say] = useState("");
   const turn = useRef(0);
   const isRead = useRef(false);
-  async function run(work, again) {
+  async function run(work, again, known) {
     const mine = ++turn.current;
     const isWanted = () => mine === turn.current;
-    if (!isRead.current) say("Reading the model …");
+    say(known || isRead.current ? "" : "Reading the model …");
+    const reading = theModel();
+    if (known) return known;
     let model;
     try {
-      model = await theModel();
+      model = await reading;
     } catch (error) {
       if (!isWanted()) return undefined;
       say(html`<${Failure} error=${error} again=${again} />`);
