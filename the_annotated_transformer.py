@@ -5336,15 +5336,15 @@ def captions_drawn():
 # but it has never been told that we want one, and that takes two more rounds of training.
 #
 # *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
-# answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on
-# the answers only. (Those who adapt a large model at home seldom train all of it: *LoRA*, [Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685), freezes the weights and learns, for each chosen matrix, the
-# product of two narrow ones that is added to it.) Then come *preferences*, because it is hard to write the
-# best answer, but easy to name the better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155)
-# fitted a *reward model* to such choices; the language model then learns by reinforcement to please it.
-# *Direct preference optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs
-# neither a reward model nor reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$.
-# Of two answers to a request it raises the preferred one, $y_w$, above the other, $y_l$:
+# answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on the
+# answers only. On a small machine one trains only a few weights of one's own, by *LoRA* ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) two narrow matrices beside each large one, which their product
+# is added to. Then come *preferences*, because it is hard to write the best answer, but easy to name the
+# better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
+# choices; the language model then learns by reinforcement to please it. *Direct preference optimization*
+# (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor
+# reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$. Of two answers to a request
+# it raises the preferred one, $y_w$, above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -6391,10 +6391,10 @@ class OneSequence(LanguageModel):
 #
 # <!-- end of results: one-sequence -->
 #
-# The encoder is ahead by 1.8 points, with one seed against two, and the perplexity agrees. That is close
-# to the [two points](#sceptic) that we ask for. Part of it may be the price of sinusoids, since in one
-# sequence a target begins at another place for every length of its source; with rotary positions we have
-# not tried.
+# The encoder is ahead by 1.8 points before rounding, with one seed against two, and the perplexity agrees.
+# That is close to the [two points](#sceptic) that we ask for. Part of it may be the price of sinusoids,
+# since in one sequence a target begins at another place for every length of its source; with rotary
+# positions we have not tried.
 #
 # In a single stack every layer reads source and target, so the layers do about twice as much for a pair,
 # and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
