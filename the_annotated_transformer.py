@@ -5518,7 +5518,8 @@ published("changes")
 # | grouped keys, two heads each | 27.1 (27.0–27.2) | 6,000 | 7,800 | 2,048 |
 # | one head of keys | 26.9 (26.6–27.3) | 6,000 | 10,900 | 1,024 |
 # | windows in two layers of four | 24.1 (23.9–24.4) | 6,500 | 8,300 | 2,305 |
-# | latent keys and values | 28.3 (28.2–28.4) | 6,400 | 9,500 | 512 |
+# | windows beside rotary positions | 19.2 (19.1–19.4) | – | – | – |
+# | latent keys and values | 28.2 (28.0–28.4) | 6,400 | 9,500 | 512 |
 # | mixture of experts, 2 of 8 (2.64 M in all) | 28.0 (27.9–28.1) | 5,900 | 5,400 | 4,096 |
 # | no biases | 27.3 (27.0–27.5) | 6,400 | 6,900 | 4,096 |
 # | AdamW, weight decay 0.1 | 25.8 (25.5–26.3) | 6,300 | 7,100 | 4,096 |
@@ -5527,11 +5528,11 @@ published("changes")
 # | together | 19.0 (19.0–19.1) | 5,700 | 7,600 | 2,048 |
 # | our choice | 19.0 (18.9–19.1) | 5,700 | 8,000 | 2,048 |
 #
-# Means and ranges over 2 or 3 seeds; 1.04 to 1.06 million parameters act on a token.
+# Means and ranges over 3 seeds; 1.04 to 1.06 million parameters act on a token.
 #
 # Speeds are medians of rounds in which the rows take turns, and which lie within 24% of them; generation writes 64 texts of 256 tokens with a cache.
 #
-# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, e1a15f9, 14c04cf, 3968189, 64b0282*
+# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, e1a15f9, 14c04cf, 3968189, 3e01487, 64b0282*
 #
 # <!-- end of results: bench -->
 #
