@@ -283,7 +283,7 @@ def test_ideas_only_folds_all_code_and_is_remembered(browser, sample):
     code.wait_for(state="hidden")
     line.click()
     code.wait_for()
-    page.get_by_role("button", name="Ideas only").click()
+    page.get_by_role("button", name="Show code").click()
     page.reload()
     code.wait_for()
     assert not line.is_visible()
