@@ -24,9 +24,9 @@ from tools.page.playable import preview, side_file
 
 LARGE = 12e6  # bytes of the page and the file beside it
 IDEAS, WRAP = (
-    f'<button type="button" data-switch="{key}" aria-pressed="false" title="{told}">{text}</button>'
+    f'<button type="button" data-switch="{key}" title="{told}">{text}</button>'
     for key, told, text in (
-        ("ideas", "Fold all code to a line each", "Ideas only"),
+        ("ideas", "All code folded to a line each, or open", "<b>Ideas only</b><b>Show code</b>"),
         ("wrap", "Break long lines of code", "Wrap code"),
     )
 )

@@ -61,8 +61,10 @@ function placeContents() {
   contents.open = wide.matches;
 }
 
-contents.addEventListener("click", (event) => {
-  if (event.target.closest("a, [data-switch]") && !wide.matches) contents.open = false;
+// A tap beside the open contents comes to them, see page.css: it works nothing that lies there.
+addEventListener("click", ({ target }) => {
+  const done = target === contents || target.closest("a, nav [data-switch]");
+  if (done && !wide.matches) contents.open = false;
 });
 const markSoon = () => requestAnimationFrame(markSection);
 addEventListener("scroll", markSoon, { passive: true });

@@ -6,10 +6,10 @@ const buttons = all("[data-switch]");
 
 function show(name, on) {
   root.classList.toggle(name, on);
-  buttons
-    .filter((each) => each.dataset.switch === name)
-    .forEach((each) => each.setAttribute("aria-pressed", on));
-  if (name !== "ideas") return;
+  if (name === "wrap") {
+    all("[data-switch=wrap]").forEach((each) => each.setAttribute("aria-pressed", on));
+    return;
+  }
   all(".cell").forEach((cell) => (cell.open = !on));
   if (on) all(".fold:not(.section)[open]").forEach((fold) => (fold.open = false));
 }
