@@ -5550,7 +5550,7 @@ published("changes")
 #
 # **What it cannot say.** Except where positions themselves are changed, a row tells what a change is worth
 # *beside sinusoids*. Windows gain 2.9 there, probably because they, too, tell what is near; beside rotary
-# positions, which do that already, they gain 0.5. The learning rate (0.014 at its peak) was chosen for the
+# positions, which do that already, they gain 0.6. The learning rate (0.014 at its peak) was chosen for the
 # first row, so a change that would do better at another rate looks worse than it is. In a stream of
 # captions hardly any word depends on one that stands far back, so a cache that forgets is not punished.
 # And none of these short runs diverged, which several of the changes are meant to prevent.
