@@ -5337,14 +5337,14 @@ def captions_drawn():
 #
 # *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
 # answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on the
-# answers only. On a small machine one trains only a few weights of one's own, by *LoRA* ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) two narrow matrices beside each large one, which their product
-# is added to. Then come *preferences*, because it is hard to write the best answer, but easy to name the
-# better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such
-# choices; the language model then learns by reinforcement to please it. *Direct preference optimization*
-# (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor
-# reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$. Of two answers to a request
-# it raises the preferred one, $y_w$, above the other, $y_l$:
+# answers only. On a small machine one leaves the weights alone and trains, by *LoRA* ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)), two narrow matrices beside each large one, to which their
+# product is added. Then come *preferences*, because it is hard to write the best answer, but easy to name
+# the better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
+# such choices; the language model then learns by reinforcement to please it. *Direct preference
+# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward
+# model nor reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$. Of two answers to
+# a request it raises the preferred one, $y_w$, above the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5456,9 +5456,9 @@ def what_the_preference_taught():
 # %% [markdown]
 # Both. Whether the model or people wrote them, new captions with a dog have gained on those without, so it
 # has learnt something general. But those of its training have drifted further apart, so these it has
-# learnt by heart as well. Perplexity rises, because most of people's captions have no dog. And the
-# captions are no better than before, because only dogs were asked for. In a large model that is a danger,
-# for a reward can often be collected without what was meant by it (*reward hacking*).
+# learnt by heart as well. Perplexity rises, because most of people's captions have no dog. And nothing has
+# asked for better captions, only for dogs. In a large model that is a danger, for a reward can often be
+# collected without what was meant by it (*reward hacking*).
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
 # people's taste (*verifiable rewards*). By *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
@@ -6116,7 +6116,7 @@ def check_a_cache_agrees_with_distances():
 # ```
 #
 # With these options it reaches 40.7 BLEU instead of 39.1 on the validation split, and a perplexity of 4.51
-# instead of 5.21. After four epochs it was 3.1 points ahead, so much of what it gains is time. This is one
+# instead of 5.21. After four epochs it was 3.1 points ahead, so it mainly learns faster. This is one
 # seed, and less than the [two points](#sceptic) that we ask for, but the perplexity agrees.
 #
 # <a id="own-part"></a>
@@ -6175,7 +6175,7 @@ def check_attention_in_blocks_equals_attention():
 # <a id="speculative"></a>
 # ## Speculative decoding
 #
-# Most words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
+# Many words of a caption are easy. After *in front* comes *of*, and a table of which word follows which
 # would have known it, whereas our model spends a whole pass on it. When a large model writes a single
 # text, most of a pass is spent waiting for its weights to come from memory, and judging ten tokens takes
 # hardly longer than judging one (unless each wakes other experts). In *speculative decoding* ([Leviathan
@@ -6403,7 +6403,7 @@ class OneSequence(LanguageModel):
 # down, and large models have gone this way. Not all of them: [T5Gemma](https://arxiv.org/abs/2504.06225)
 # (2025) gives Gemma an encoder again, and in 2026 the decoder of
 # [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes the keys and values
-# for its view of the whole text from the last states of a causal one.
+# for its view of the whole text from the last states of a causal encoder.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6460,8 +6460,8 @@ class OneSequence(LanguageModel):
 # All twelve have RMSNorm, eleven gate their feed-forward networks, and eleven rotate queries and keys, at
 # least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree most about
 # attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to read less
-# of it, while contexts have grown a thousandfold since GPT-2. And Muon, a newcomer of 2024, has trained
-# most of those of 2026.
+# of it, while contexts have grown, in two of them a thousandfold since GPT-2. And Muon, a newcomer of
+# 2024, has trained most of those of 2026.
 #
 # <a id="remained"></a>
 # ## What has remained
