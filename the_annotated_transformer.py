@@ -5306,7 +5306,7 @@ def captions_drawn():
 # %% [markdown]
 # A low temperature makes the model recite: it writes few different captions, some of them word for word as
 # it has read them. At a temperature of 1 every caption is new, although not every one is a sentence. Top-p
-# cuts off the tail and gives up hardly any variety.
+# cuts off the tail.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5356,9 +5356,9 @@ def captions_drawn():
 # $$\pi^* \propto \pi_0\, e^{r/\beta},$$
 #
 # so $\pi^*$ is the best such model. Solved for the reward, this is $r = \beta \log(\pi^* / \pi_0)$ plus
-# the logarithm of the normalizer, which depends on the request alone and so cancels in $d$. With this
-# reward, $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm is the
-# loss.
+# $\beta$ times the logarithm of the normalizer, which depends on the request alone and so cancels in $d$.
+# With this reward, $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm
+# is the loss.
 #
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
 # and one without. Nobody tells it why the first is better. **Cost: half a minute.**
@@ -5928,9 +5928,9 @@ class RMSNorm(nn.Module):
 # can revise, and the run can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** normalizes
 # each query and key, which undoes any such factor; only a learnt scale can then raise the scores ([Henry
 # et al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)). [Kimi K2](https://arxiv.org/abs/2507.20534), in whose training
-# with Muon scores exploded, shrinks the two matrices instead whenever a score becomes too large
-# (*QK-clip*).
+# 3](https://arxiv.org/abs/2505.09388)). The makers of [Kimi K2](https://arxiv.org/abs/2507.20534), who had
+# seen scores explode in a trial with Muon, shrink the two matrices instead whenever a score becomes too
+# large (*QK-clip*).
 
 
 # %% tags=["hide-input"]
@@ -6101,8 +6101,9 @@ def check_a_cache_agrees_with_distances():
 # %% [markdown]
 # If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
 # here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
-# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. This is *our
-# choice* in the figure, about as low as *together*.
+# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. Windows would gain
+# a little more, but what they forget is never asked for on this bench. This is *our choice* in the figure,
+# about as low as *together*.
 #
 # Rotary positions alone reach nearly as low. The rest of our choice gains less beside them than Muon alone
 # beside sinusoids: gains overlap.
@@ -6469,7 +6470,8 @@ class OneSequence(LanguageModel):
 # Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
 # code of these models, because the paper's plan has held. Attention mixes the positions, a network works
 # on each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
-# stacked.
+# stacked. (Lately even the stream is changing: in [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and
+# Qwen3.8-Flash-Next four run side by side.)
 #
 # You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of these parts, you will know where to look.
