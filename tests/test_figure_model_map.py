@@ -192,7 +192,7 @@ def test_on_a_phone_a_part_its_switch_and_what_comes_of_it_are_in_one_view(brows
     box = figure(tab, "map")
     place(box, "decoder final").tap()
     box.locator(".close").wait_for()
-    switch = box.get_by_role("button", name="cross-attention of layer 3 off")
+    switch = box.get_by_role("button", name="cross-attention off")
     switch.dispatch_event("click")
     box.locator(".translated > s").wait_for()
     assert not box.locator(".close").is_visible(), "the panel hides nothing"
@@ -207,18 +207,18 @@ def test_what_is_switched_off_breaks_the_translation_and_comes_back(box):
     intact = written.inner_text()
     shades = ".strip svg, .weights"
     before = box.locator(shades).inner_html()
-    for name in ("cross-attention of layer 3", "positions"):
+    for name in ("cross-attention", "positions"):
         switch = box.get_by_role("button", name=f"{name} off")
         switch.press("Enter")
         expect(switch).to_have_attribute("aria-pressed", "true")
     box.locator(".drawn .off").first.wait_for()
     expect(ghost).to_have_text(intact)
-    expect(box.locator(".comes")).to_contain_text("cross-attention, layer 3; positions")
+    expect(box.locator(".comes")).to_contain_text("cross-attention, positions")
     expect(written).not_to_have_text(intact)
     assert box.locator(shades).inner_html() != before, "the boxes show the broken model"
     box.get_by_role("button", name="plug all in").press("Enter")
     expect(written).to_have_text(intact)
-    box.get_by_role("button", name="self-attention of layer 3 off").last.press("Enter")
+    box.get_by_role("button", name="causal mask off").press("Enter")
     box.locator(".comes [role=status]", has_text="same").wait_for()
     box.get_by_role("button", name="plug all in").press("Enter")
     expect(box.locator(".comes [role=status]")).to_be_empty()

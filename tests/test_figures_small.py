@@ -80,6 +80,24 @@ def test_the_distribution_is_that_of_the_shipped_model(at, shipped, shown):
     torch.testing.assert_close(torch.tensor(shown["logProbs"]), expected, atol=1e-3, rtol=0)
 
 
+def test_a_hyphen_says_that_the_model_goes_on_with_the_word(at, shipped, shown):
+    batch = at.source_batch(shipped, [at.SENTENCE])
+    written = at.greedy_decode(shipped.model, batch.src, batch.src_mask, 4, at.START)
+    words = shipped.vocabularies[1].words
+    marked = []
+    for name in shown["names"][:12]:
+        token = torch.tensor([[words.index(f"▁{name.removesuffix('-')}")]])
+        read = torch.cat([written, token], dim=1)
+        longer = at.Batch(batch.src, torch.cat([read, token], dim=1))
+        with torch.no_grad():
+            states = shipped.model(longer.src, longer.tgt, longer.src_mask, longer.tgt_mask)
+            following = words[shipped.model.generator(states)[0, -1].argmax()]
+        goes_on = following[0].isalpha()
+        assert name.endswith("-") == goes_on, name
+        marked.append(goes_on)
+    assert len(set(marked)) == 2, "both kinds are there"
+
+
 def test_a_token_is_drawn_as_often_as_its_probability_says(engine):
     drawn = engine.evaluate(
         """() => {
@@ -135,6 +153,10 @@ def test_sliders_cut_what_is_never_drawn_then(tab, figures_page):
     box.get_by_role("button", name="Draw").click()
     counts = [int(text.removesuffix(" ×")) for text in box.locator("td.count").all_inner_texts()]
     assert sum(counts) == sum(counts[:2]) == 100
+    assert box.locator(".legend i").count() == 0
+    slider["top-k"].press("End")
+    assert box.locator(".legend i").inner_text(), "some of the others are named"
+    slider["top-k"].fill("1")
     slider["top-p"].press("Home")
     assert box.locator("td.count").first.inner_text() == "100 ×", "drawn from what is left"
     assert box.locator("tbody tr:not(.cut)").count() == 1

@@ -95,18 +95,16 @@ def test_a_beam_grows_step_by_step_as_in_the_script(at, engine, shipped, width):
 # Parts switched off -------------------------------------------------------------------------------
 
 CUTS = [
-    ["encoder attention 0"],
-    ["encoder feed-forward 1"],
-    ["decoder attention 2"],
-    ["decoder cross 2"],
-    ["decoder feed-forward 0"],
+    ["encoder attention"],
+    ["encoder feed-forward"],
+    ["decoder attention"],
+    ["decoder cross"],
+    ["decoder feed-forward"],
     ["mask"],
     ["positions"],
-    [f"decoder cross {layer}" for layer in range(3)],
-    [f"decoder attention {layer}" for layer in range(3)],
     ["source 1", "source 4"],
-    ["source 2", "decoder attention 0", "mask"],
-    ["decoder cross 0", "encoder attention 2", "mask", "positions"],
+    ["source 2", "decoder feed-forward", "mask"],
+    ["decoder cross", "encoder attention", "mask", "positions"],
 ]
 LENGTH = 24  # tokens of a translation, which may find no end
 PARTS = {"attention": "self_attn", "cross": "src_attn", "feed-forward": "feed_forward"}
@@ -134,9 +132,10 @@ def switched_off(model, cuts: list[str]):
             kept += [(each, each.clone()) for each in waves]
             [each.zero_() for each in waves]
         elif cut != "mask" and not cut.startswith("source"):
-            side, part, layer = cut.split()
-            module = getattr(getattr(model, side).layers[int(layer)], PARTS[part])
-            hooks.append(module.register_forward_hook(lambda *given: given[-1] * 0))
+            side, part = cut.split()
+            for layer in getattr(model, side).layers:
+                module = getattr(layer, PARTS[part])
+                hooks.append(module.register_forward_hook(lambda *given: given[-1] * 0))
     yield
     for hook in hooks:
         hook.remove()

@@ -26,7 +26,11 @@ LARGE = 12e6  # bytes of the page and the file beside it
 IDEAS, WRAP = (
     f'<button type="button" data-switch="{key}" title="{told}">{text}</button>'
     for key, told, text in (
-        ("ideas", "All code folded to a line each, or open", "<b>Ideas only</b><b>Show code</b>"),
+        (
+            "ideas",
+            "All code folded to a line each, or open",
+            "<span>Ideas only</span><span>Show code</span>",
+        ),
         ("wrap", "Break long lines of code", "Wrap code"),
     )
 )

@@ -6,6 +6,7 @@ import { WRITES } from "./lib/corpus.js";
 import { Line, SentenceField, useSentence } from "./lib/sentence.js";
 import { Button, html, useState } from "./lib/ui.js";
 import { sum } from "./model/arithmetic.js";
+import { BEAM } from "./model/search.js";
 import { AllMaps, cellInWords, headName, Large } from "./attention-maps/drawing.js";
 import { firstScene, KINDS, sceneOf } from "./attention-maps/scene.js";
 
@@ -42,7 +43,8 @@ export function AttentionMaps({ scene: first }) {
       <${SentenceField} id="attention-german" sentence=${sentence} />
     </div>
     <${Line} ...${{ line, sentence }} />
-    <p class="translated" lang=${WRITES.code}>${scene.translation}</p>
+    <p class="translated"><span lang=${WRITES.code}>${scene.translation}</span>
+      ${scene.greedy !== scene.translation && html`<small>A beam of ${BEAM} has found this. Greedily, as in the figures before, the model writes: <span lang=${WRITES.code}>${scene.greedy}</span></small>`}</p>
     <div class="kinds" role="group" aria-label="Attention">${kinds}</div>
     <div class="board">
       <${AllMaps} layers=${layers} columns=${shown.keys.length} view=${view} row=${cell?.[0] ?? null} onChoose=${change} />

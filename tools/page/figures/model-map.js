@@ -94,7 +94,7 @@ export function ModelMap({ scene: first }) {
   const { cuts, translation, intact } = scene;
   const same = `The sentence stays the same${cuts.includes("mask") ? ": to the right of the newest word there is nothing to see" : ""}.`;
   const outcome = translation === intact ? same : "Struck out is what it was.";
-  const caption = isCut(cuts, scene.place, scene.layer)
+  const caption = isCut(cuts, scene.place)
     ? ["Unplugged: whatever it finds,", "nothing of it is passed on."]
     : captionOf(scene, stops[stopAt(stops, scene)]);
   const label = `Encoder and decoder, with the subwords of “${scene.read}” on the left and of “${translation}” on the right`;
@@ -107,17 +107,15 @@ export function ModelMap({ scene: first }) {
     <${Pieces} kind="read" name="reads" label="Subwords read so far" pieces=${pieces.decoder} ...${target} />
     <${Pieces} kind="written" name="writes" label="Subwords written next" pieces=${pieces.written} ...${target} />
     <div class="board">
-      <div class="left">
-        <div class="whole" ref=${drawing} onPointerLeave=${() => clearTimeout(resting.current)}>
-          <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(cuts, place, scene.layer)}
-            unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${chooseBox} />
-          <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
-        </div>
-        <${Unplug} cuts=${map.choice.cuts} layer=${scene.layer} onChange=${cutOff}>
-          <div class="comes"><p class="translated"><span lang=${WRITES.code}>${translation}</span> ${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
-            <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${outcome}`}</p></div>
-        <//>
+      <div class="whole" ref=${drawing} onPointerLeave=${() => clearTimeout(resting.current)}>
+        <${Drawing} scene=${scene} label=${label} isOff=${(place) => isCut(cuts, place)}
+          unmasked=${cuts.includes("mask")} onPoint=${point} onChoose=${chooseBox} />
+        <div class="layers" role="group" aria-label="Layer"><span aria-hidden="true">layer</span>${layers}</div>
       </div>
+      <${Unplug} cuts=${map.choice.cuts} onChange=${cutOff}>
+        <div class="comes"><p class="translated"><span lang=${WRITES.code}>${translation}</span>${translation !== intact && html`<s lang=${WRITES.code}>${intact}</s>`}</p>
+          <p role="status">${cuts.length > 0 && `Unplugged: ${namesOf(cuts)}. ${outcome}`}</p></div>
+      <//>
       <div class="panel">
         <div class="head"><${Controls} player=${player} /><${Button} class="close" aria-label="Close" onClick=${() => setClosed(player.turn)}>✕<//></div>
         <${Panel} scene=${scene} section=${first.sections[scene.place]} caption=${caption} />

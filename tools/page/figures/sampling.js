@@ -1,14 +1,15 @@
 // Sampling (Part 10): what temperature, top-k and top-p leave of one distribution.
 
-import { softmax, sum } from "./model/arithmetic.js";
+import { likeliest, softmax, sum } from "./model/arithmetic.js";
 import { searchFor } from "./model/search.js";
 import { finish } from "./model/slices.js";
 import { Slider } from "./lib/slider.js";
-import { decimal, grouped, percent, SENTENCE, spelt } from "./lib/text.js";
+import { continued, decimal, goesOn, grouped, percent, SENTENCE } from "./lib/text.js";
 import { Button, html, useState } from "./lib/ui.js";
 
 const WRITTEN = 3; // tokens before the one that is drawn
 const NAMED = 12; // tokens with a row of their own
+const TOLD = 6; // of the other tokens that were drawn
 const DRAWS = 100;
 const KEPT = [1, 2, 3, 4, 5, 8, 12, 20, 50, 100, 500, 1000]; // choices of top-k, and all
 const FIRST = { temperature: 1, topK: null, topP: 1 };
@@ -27,7 +28,10 @@ export function drawnFrom(logProbs, { temperature, topK, topP }) {
   return nucleus.map((probability) => probability / total);
 }
 
-/** The log-probabilities of the token after the first three of a translation, in falling order. */
+/**
+ * What may come after the first three tokens of a translation: log-probabilities in falling order, and names, with a hyphen
+ * where the model would go on with the word.
+ */
 function* lookingAt(model) {
   const search = yield* searchFor(model, SENTENCE);
   let last = search.start;
@@ -37,9 +41,13 @@ function* lookingAt(model) {
   }
   const { logProbs } = last.next;
   const order = [...logProbs.keys()].sort((one, other) => logProbs[other] - logProbs[one]);
+  const breaksOff = (id) => {
+    const { next } = search.extend(last, id);
+    return next && goesOn(model.words[likeliest(next.logProbs, 1)[0].id]);
+  };
   return {
     written: model.decode(last.written),
-    names: order.slice(0, NAMED).map((id) => spelt(model.words[id])),
+    names: order.map((id, rank) => continued(model.words[id]) + (rank < NAMED && breaksOff(id) ? "-" : "")),
     logProbs: order.map((id) => Math.round(1000 * logProbs[id]) / 1000),
   };
 }
@@ -97,8 +105,9 @@ export function Sampling({ scene }) {
     if (counts) setCounts(countsOf(drawnFrom(logProbs, next))); // they are never those of another choice
   }
   const rest = (numbers) => sum(numbers.slice(NAMED));
+  const others = names.filter((_, token) => token >= NAMED && counts?.[token]);
   const full = Math.max(...[model, probabilities].flatMap((numbers) => [numbers[0], rest(numbers)]));
-  const rows = names.map(
+  const rows = names.slice(0, NAMED).map(
     (name, token) => html`<${Row} key=${token} full=${full} name=${name} before=${model[token]}
       now=${probabilities[token] ?? 0} count=${counts && (counts[token] ?? 0)} />`,
   );
@@ -121,6 +130,7 @@ export function Sampling({ scene }) {
           count=${counts && rest(counts)} />
       </tbody>
     </table>
-    <p class="legend">Outlined: the model’s own probabilities. Filled: what is drawn from.</p>
+    <p class="legend">Outlined: the model’s own probabilities. Filled: what is drawn from. With a hyphen: the word goes on.
+      ${others.length > 0 && html`<br />Drawn of the others, for example: <i>${others.slice(-TOLD).join(" · ")}</i>`}</p>
   </div>`;
 }

@@ -21,10 +21,9 @@ const LEAST = 0.0005; // of a word that is offered: 0.1 %
 const FAINT = 0.0895; // of attention: less is not drawn, and not told
 
 /** What the model is without: the parts that blindfolds take, and positions of the source. */
-export function cutsOf(model, off, positions) {
-  const silent = (part) => model.decoder.map((_, n) => `decoder ${part} ${n}`);
-  const cuts = { eyes: silent("cross"), order: ["positions"], wrote: silent("attention") };
-  return [...off.flatMap((name) => cuts[name]), ...positions.map((s) => `source ${s}`)];
+export function cutsOf(off, positions) {
+  const cuts = { eyes: "decoder cross", order: "positions", wrote: "decoder attention" };
+  return [...off.map((name) => cuts[name]), ...positions.map((s) => `source ${s}`)];
 }
 
 const rounded = (share) => Math.round(1e4 * share) / 1e4;
@@ -86,7 +85,7 @@ export function* sceneOf(model, choice) {
   const sourceWords = wordsIn(source);
   const covered = choice.covered.filter((word) => word < sourceWords.length - 1); // all but the end
   const positions = covered.flatMap((word) => sourceWords[word]);
-  const cuts = cutsOf(model, choice.off, positions);
+  const cuts = cutsOf(choice.off, positions);
   const search = cuts.length ? yield* searchFor(unplugged(model, cuts), read, cuts.join()) : intact;
 
   let truth = intact.start;

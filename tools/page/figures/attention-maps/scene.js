@@ -53,6 +53,8 @@ export function* sceneOf(model, { text }) {
   const read = readBy(model, text);
   const search = yield* searchFor(model, read);
   const { ended, written } = yield* search.translating(BEAM, ALPHA);
+  let greedy = search.start;
+  for (greedy of search.greedy()) yield;
   const shown = written.slice(0, MOST);
   const prefix = [START, ...shown.slice(0, -1)];
   const weights = yield* weightsOf(model, search.ids, prefix);
@@ -63,6 +65,7 @@ export function* sceneOf(model, { text }) {
     text,
     read,
     translation: model.decode(written),
+    greedy: model.decode(greedy.written),
     hint: ended
       ? hintOfRead(text, read, source)
       : `It finds no end: the maps show its first ${shown.length} subwords.`,

@@ -13,27 +13,14 @@ const LABELS = {
 };
 const ALONE = { mask: "causal mask", positions: "positions" };
 
-/** What a place is switched off by, in a layer; null for a place that no switch belongs to. */
-function cutAt(place, layer) {
-  const { side, part, kind, number } = placed(place);
-  if (part === "positions") return "positions";
-  return number < 0 || kind !== "adds" ? null : `${side} ${part} ${layer}`;
-}
-
 /** Whether a box is switched off. */
-export const isCut = (cuts, place, layer) => cuts.includes(cutAt(place, layer));
+export const isCut = (cuts, place) => cuts.includes(placed(place).part === "positions" ? "positions" : place);
 
 /** What is switched off, in words. */
-export const namesOf = (cuts) =>
-  cuts
-    .map(
-      (cut) =>
-        ALONE[cut] ?? cut.replace(/(.+) (.+)/, (_, place, layer) => `${LABELS[place]}, layer ${+layer + 1}`),
-    )
-    .join("; ");
+export const namesOf = (cuts) => cuts.map((cut) => ALONE[cut] ?? LABELS[cut]).join(", ");
 
-/** The switches: the parts of a layer, a row for each stack; what belongs to no layer; `children` say what comes of it. */
-export function Unplug({ cuts, layer, onChange, children }) {
+/** The switches: kinds of parts, a row for each stack; what belongs to no stack; `children` say what comes of it. */
+export function Unplug({ cuts, onChange, children }) {
   const toggle = (cut) => onChange(cuts.includes(cut) ? cuts.filter((each) => each !== cut) : [...cuts, cut]);
   let first = true; // one stop of the tab key
   const button = (cut, name, label) => {
@@ -44,19 +31,15 @@ export function Unplug({ cuts, layer, onChange, children }) {
   const stacks = Object.entries(PARTS).map(([side, parts]) => {
     const switches = parts.map((part) => {
       const name = LABELS[`${side} ${part}`];
-      return button(
-        `${side} ${part} ${layer}`,
-        `${name} of layer ${layer + 1}`,
-        name.replace(/^..coder |^masked /, ""),
-      );
+      return button(`${side} ${part}`, name, name.replace(/^..coder |^masked /, ""));
     });
     return html`<div class="row"><b>${side}</b>${switches}</div>`;
   });
   const alone = Object.entries(ALONE).map(([cut, name]) => button(cut, name, name));
   return html`<div class="unplug" role="group" aria-label="Switch parts off" onKeyDown=${arrows("button")}>
-      <p class="title">Unplug, in layer ${layer + 1}</p>
+      <p class="title">Unplug, in all layers</p>
       ${stacks}
-      <div class="row"><b>or all</b>${alone}<${Button} tabindex="-1" off=${!cuts.length} onClick=${() => onChange([])}>plug all in<//></div>
+      <div class="row"><b>or</b>${alone}<${Button} tabindex="-1" off=${!cuts.length} onClick=${() => onChange([])}>plug all in<//></div>
       ${children}
   </div>`;
 }

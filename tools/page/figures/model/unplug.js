@@ -1,6 +1,6 @@
 // The model with parts switched off. A *cut* names one:
 //
-//   "encoder attention 0"    what self-attention adds in the first layer of the encoder becomes zero
+//   "encoder attention"      what self-attention adds becomes zero, in all layers of the encoder
 //   "mask"                   in decoder self-attention, each position of a prefix sees the whole prefix
 //   "positions"              no positional encoding is added, on either side
 //   "source 3"               nobody may look at this position of the source: encoder and cross-attention close its key
@@ -62,16 +62,14 @@ function stepUnmasked(memory, past, id, see = () => {}) {
 /** A model with parts switched off; the model itself stays as it is. */
 export function unplugged(model, cuts) {
   const less = Object.assign(Object.create(Object.getPrototypeOf(model)), model);
-  less.encoder = [...model.encoder];
-  less.decoder = [...model.decoder];
   less.closed = new Set(model.closed);
   for (const cut of cuts) {
     if (cut === "mask") less.step = stepUnmasked;
     else if (cut === "positions") less.embed = embedAnywhere;
     else {
-      const [side, part, layer] = cut.split(" ");
+      const [side, part] = cut.split(" ");
       if (side === "source") less.closed.add(Number(part));
-      else less[side][layer] = layerWithout(less[side][layer], part);
+      else less[side] = less[side].map((layer) => layerWithout(layer, part));
     }
   }
   return less;
