@@ -1,11 +1,12 @@
 """The translator without an encoder, beside an encoder and a decoder of the same size.
 
-    python -m tools.results.one_sequence train SEED
-    python -m tools.results.one_sequence speed         both in turn; only on a quiet machine
+    python -m tools.results.one_sequence train SEED [--rotary]
+    python -m tools.results.one_sequence speed [--rotary]   both in turn; only on a quiet machine
 
-It reads source and target as one sequence (Part 10), and has the pairs, the batches, the updates
-and the learning rates of the run BESIDE in plan.py. Each epoch is kept in RUNS_DIR, and the same
-command goes on after a stop. One thread of the CPU trains it.
+It reads source and target as one sequence (Part 10), and has the settings of a run in plan.py, the
+one with sinusoids or the one with rotary positions: its parts, pairs, batches, updates and learning
+rates. Each epoch is kept in RUNS_DIR, and the same command goes on after a stop. One thread of the
+CPU trains it.
 """
 
 import functools
@@ -22,16 +23,20 @@ from tools.results import plan
 from tools.results.bench import ROUNDS, tokens_per_second
 from tools.results.train import folder_of
 
-BESIDE = "search-batch-1280"
+BESIDE = {"one-sequence": "search-batch-1280", "one-sequence-rotary": "idea-rotary"}  # by record
 LAYERS = 7  # as many parameters as three and three: those layers have a cross-attention in three
 
 
 def model_of(config: at.ModelConfig, vocab: int) -> at.OneSequence:
-    """A stack of LAYERS with the widths and embeddings of a translator's settings."""
-    names = "d_model d_ff h dropout norm_first share_embeddings"
-    sizes = {name: getattr(config, name) for name in names.split()}
-    sizes |= {"N": LAYERS, "max_len": 2 * config.max_len}
-    return at.make_language_model(vocab, kind=at.OneSequence, **sizes)
+    """A stack of LAYERS with the widths, parts and embeddings of a translator's settings."""
+    config = replace(config, N=LAYERS, max_len=2 * config.max_len)
+    whole = at.build_model(config, vocab, vocab)
+    return at.OneSequence(whole.encoder, whole.tgt_embed, whole.generator)
+
+
+def name_of(rotary: bool) -> str:
+    """The record of a kind of positions."""
+    return "one-sequence-rotary" if rotary else "one-sequence"
 
 
 def translations(run: at.Run, model: at.OneSequence) -> list[str]:
@@ -52,12 +57,12 @@ def validate(run: at.Run, model: at.OneSequence) -> dict:
     return {"bleu": bleu} | at.evaluate_loss(model, at.batches_to_score(translator, ids))
 
 
-def open_run(seed: int) -> tuple[at.Run, at.OneSequence]:
+def open_run(name: str, seed: int) -> tuple[at.Run, at.OneSequence]:
     """A prepared run whose model, optimizer and history are as its last epoch left them."""
-    folder = folder_of(f"one-sequence-{seed}")
+    folder = folder_of(f"{name}-{seed}")
     if not (folder / "config.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
-        at.prepare(replace(plan.RUNS[BESIDE], seed=seed), folder)
+        at.prepare(replace(plan.RUNS[BESIDE[name]], seed=seed), folder)
     run = at.open_run(folder, at.start_worker())
     torch.manual_seed(seed)
     model = model_of(run.config, len(run.translator.vocabularies[1]))
@@ -109,22 +114,24 @@ def bytes_per_token(width: int, two_stacks: at.EncoderDecoder, one: at.OneSequen
     return {"one sequence": bytes_kept(alone), "encoder-decoder": bytes_kept(beside) // 2}
 
 
-def train(seed: int, /) -> None:
+def train(seed: int, /, rotary: bool = False) -> None:
     """Train a translator without an encoder, or go on, and put it on record.
 
     Args:
         seed: of initial weights, batches and dropout
+        rotary: with rotary positions
     """
+    name = name_of(rotary)
     torch.set_num_threads(1)
     records.chosen_device()  # hides all GPUs unless one is named
     made = records.circumstances()
-    beside = records.read(f"runs/{BESIDE}").get("summary")
+    beside = records.read(f"runs/{BESIDE[name]}").get("summary")
     if beside:
-        records.check_comparable({BESIDE: beside, "now": made})
-    record = records.read("one-sequence")
+        records.check_comparable({BESIDE[name]: beside, "now": made})
+    record = records.read(name)
     if any(each["seed"] == seed for each in record.get("runs", [])):
         return
-    run, model = open_run(seed)
+    run, model = open_run(name, seed)
     print(f"{at.count_parameters(model):,} parameters; {run.done} epochs are done", flush=True)
     for epoch in range(run.done + 1, run.config.epochs + 1):
         entry = {"epoch": epoch, "averaged": 0, **at.train_epoch(run, epoch)}
@@ -138,12 +145,12 @@ def train(seed: int, /) -> None:
         "updates": run.history[-1]["updates"],
         "log": run.history,
     }
-    record = records.read("one-sequence")  # another seed may have been put on record meanwhile
+    record = records.read(name)  # another seed may have been put on record meanwhile
     runs = sorted([*record.get("runs", []), row], key=lambda each: each["seed"])
-    settings = {"beside": BESIDE, "layers": LAYERS}
+    settings = {"beside": BESIDE[name], "layers": LAYERS}
     kept = bytes_per_token(run.config.d_model, run.model, model)
     content = {"made": made, "settings": settings, "cache": kept, "runs": runs}
-    records.write("one-sequence", record | content)
+    records.write(name, record | content)
 
 
 WRITTEN = 16  # tokens of each translation that is timed
@@ -171,14 +178,15 @@ def writer(model: torch.nn.Module, batch: at.Batch) -> Callable[[], None]:
     return write
 
 
-def speed() -> None:
+def speed(rotary: bool = False) -> None:
     """Time both kinds and put them on record, unless they are."""
-    if "speed" in records.read("one-sequence"):
+    name = name_of(rotary)
+    if "speed" in records.read(name):
         return
     torch.set_num_threads(1)
     records.wait_for_quiet()
     made = records.circumstances()
-    run, one = open_run(plan.SEEDS[0])
+    run, one = open_run(name, plan.SEEDS[0])
     models = {"encoder-decoder": run.model, "one sequence": one}
     numbers = at.batches_of_epoch(run.config, run.train, 1)[:10]
     batches = list(at.load_batches(run.train, numbers, run.worker, at.pad_multiple(run.config)))
@@ -196,15 +204,16 @@ def speed() -> None:
             if number > 0:  # the first round warms up
                 found[kind]["training"].append(training)
                 found[kind]["writing"].append(writing)
-    record = records.read("one-sequence")  # another seed may have been put on record meanwhile
-    records.write("one-sequence", record | {"speed": {"made": made, "rows": found}})
+    record = records.read(name)  # another seed may have been put on record meanwhile
+    records.write(name, record | {"speed": {"made": made, "rows": found}})
 
 
 def everything() -> None:
     """Train each seed that is not on record, and time what is not."""
-    for seed in plan.SEEDS:
-        train(seed)
-    speed()
+    for rotary in (False, True):
+        for seed in plan.SEEDS:
+            train(seed, rotary)
+        speed(rotary)
 
 
 main = records.command_line(train=train, speed=speed)

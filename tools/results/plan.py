@@ -104,6 +104,7 @@ RUNS |= {  # beside search-batch-1280
     "idea-width-256": trial(**HALF_BATCH, d_model=256, d_ff=1024, h=4),
     "idea-weight-decay": trial(**HALF_BATCH, weight_decay=0.1),
     "idea-batch-640": trial(batch_tokens=640, warmup=1000),
+    "idea-rotary": trial(**HALF_BATCH, attention="rotary", positions="none"),
     "idea-choice": trial(  # of Part 10; d_ff makes up for the keys that its three heads share
         **HALF_BATCH, attention="rotary-grouped", positions="none", norm="rms", bias=False,
         d_ff=896, optimizer="muon", weight_decay=0.1,
