@@ -568,7 +568,7 @@ SCORED.masked_fill(~subsequent_mask(8)[0], -math.inf).softmax(dim=1).round(decim
 # line, `all_at_once` becomes `attention`, on which the whole model rests. Its tensors may have further
 # axes in front, such as one for the sentences of a batch. `is_open`, folded, checks that a mask is of
 # the kind above. Pass over `dropout` and `bias`, which do nothing unless they are given: Part 2 explains
-# the one, [Part 10](#own-part) the other.
+# the one, [Part 10](#alibi) the other.
 
 
 # %% tags=["hide-input", "bare"]
@@ -5337,9 +5337,7 @@ def captions_drawn():
 #
 # *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
 # answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on the
-# answers only. On a small machine one leaves the weights alone and trains, by *LoRA* ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)), two narrow matrices beside each large one, to which their
-# product is added. Then come *preferences*, because it is hard to write the best answer, but easy to name
+# answers only. Then come *preferences*, because it is hard to write the best answer, but easy to name
 # the better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
 # such choices; the language model then learns by reinforcement to please it. *Direct preference
 # optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward
@@ -5622,12 +5620,13 @@ class RotaryAttention(MultiHeadedAttention):
 
 
 # %% [markdown]
+# <a id="alibi"></a>
 # One can also make a model short-sighted instead of telling it where its words stand. In **ALiBi** ([Press
 # et al., 2022](https://arxiv.org/abs/2108.12409)) a score loses a fixed amount for each position between
 # query and key, a different one in each head, and there are no positional encodings at all.
 
 
-# %%
+# %% tags=["hide-input"]
 class DistanceAttention(MultiHeadedAttention):
     """Scores fall with the distance, in head i of H by 2^(-8i/H) a place (Press et al., 2022)."""
 
@@ -5899,7 +5898,7 @@ def two_values_for_one_key():
 # ### What large models need
 #
 # The rest does nothing on the bench, or a little harm. Large models have most of it all the same, for
-# reasons that a model with a million parameters does not know.
+# reasons that a model with a million parameters hardly knows.
 #
 # Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
 # shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
@@ -5923,17 +5922,13 @@ class RMSNorm(nn.Module):
 
 
 # %% [markdown]
-# In a long training run the matrices of a head may grow. If those of queries and keys do so tenfold,
-# scores grow a hundredfold; the softmax, as in [Part 1](#why-scale), turns into a choice that no gradient
-# can revise, and the run can diverge ([OLMo 2](https://arxiv.org/abs/2501.00656)). **QK-norm** normalizes
-# each query and key, which undoes any such factor; only a learnt scale can then raise the scores ([Henry
-# et al., 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
-# 3](https://arxiv.org/abs/2505.09388)). The makers of [Kimi K2](https://arxiv.org/abs/2507.20534), who had
-# seen scores explode in a trial with Muon, shrink the two matrices instead whenever a score becomes too
-# large (*QK-clip*).
+# One of the reasons shows in a small model that is trained too fast. **QK-norm** ([Henry et al.,
+# 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
+# 3](https://arxiv.org/abs/2505.09388)) normalizes each query and key. Four language models make 150
+# updates, with it or without, at a good learning rate or at one ten times as high. **Cost: half a minute.**
 
 
-# %% tags=["hide-input"]
+# %%
 class NormedAttention(MultiHeadedAttention):
     """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
@@ -5947,7 +5942,50 @@ class NormedAttention(MultiHeadedAttention):
         return self.norm_q(q), self.norm_k(k), v
 
 
+# %% tags=["hide-input"]
+def streams_at_hand(split: str, length: int) -> tuple[Subwords, Tensor]:
+    """Captions in subwords, end to end: pieces (n, length + 1) that begin 64 tokens apart."""
+    subwords, _ = learn_subwords(corpus_at_hand(), 1000)
+    texts = subwords.encode([target for _, target in corpus_at_hand().pairs(split)])
+    ids = [token for text in texts for token in (START, *text, END)]
+    return subwords, torch.tensor(ids).unfold(0, length + 1, 64)
+
+
+@example
+def trained_too_fast():
+    subwords, pieces = streams_at_hand("train", 64)
+    updates = 150 if run_level() == "laptop" else 21
+    parts = pieces[torch.randperm(len(pieces))].split(8)[:updates]
+    batches = [Batch(part, part) for part in parts]
+    rows = []
+    for peak, kind in itertools.product((0.01, 0.1), (MultiHeadedAttention, NormedAttention)):
+        torch.manual_seed(1)
+        model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
+        exchange(model, "attention", lambda kind=kind: start_weights(kind(4, 128)))
+        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
+        factor = peak / rate(20, 128, 1.0, 20)
+        optimizer, scheduler = make_optimizer(model, factor, 20)
+        for few in batches[:-20], batches[-20:]:
+            loss, _ = run_epoch(few, model, compute, optimizer, scheduler)
+        first = model.decoder.layers[0]
+        x = first.sublayer[0].norm(model.tgt_embed(pieces[:8, :-1]))
+        q, k, _ = first.self_attn.project(x, x, x)
+        score = (q @ k.mT).abs().max().item() / math.sqrt(q.size(-1))
+        rows.append((peak, kind.__name__, loss, f"{score:,.0f}"))
+    columns = ["peak rate", "attention", "loss, last 20 updates", "largest score, first layer"]
+    return table(rows, columns)
+
+
 # %% [markdown]
+# At the good rate the norm changes next to nothing. At the high one the plain matrices have grown until
+# scores are in the thousands; the softmax, as in [Part 1](#why-scale), has become a choice that no gradient
+# can revise, and the model has learnt little more than which subwords are frequent. With normalized queries
+# and keys no such growth counts, since only a learnt scale can raise the scores. Large models can
+# meet this at ordinary rates ([Wortsman et al., 2023](https://arxiv.org/abs/2309.14322), who found it
+# again in small ones at high rates; [OLMo 2](https://arxiv.org/abs/2501.00656)), which is why they have the
+# norm and why the bench cannot tell. The makers of [Kimi K2](https://arxiv.org/abs/2507.20534) shrink the
+# two matrices instead, whenever a score becomes too large (*QK-clip*).
+#
 # **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes the activation a gate, which tells
 # how much of a second layer passes,
 #
@@ -5981,9 +6019,15 @@ class SwiGLU(nn.Module):
 # map, the *router*, sends each position to a few of them. Parameters multiply, and so does the memory for
 # them, but the operations for a token stay nearly as they were. On the bench each expert sees only a
 # quarter of an already small text; the largest open models are all mixtures.
+#
+# Left alone, a router tends to prefer experts that are good already, which then learn even more, while
+# others get nothing. The usual cure is a second loss for the imbalance; ours is a handicap for each expert
+# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which rises a little when the expert has had
+# more than its share of a batch, and falls when it has had less. It decides only which experts are chosen.
+# Their outputs are weighted by the router's own scores, which is how the router learns.
 
 
-# %%
+# %% tags=["hide-input"]
 class MixtureOfExperts(nn.Module):
     """Several feed-forward networks, a few of them for each position: (B, T, D) -> (B, T, D).
 
@@ -6018,12 +6062,6 @@ class MixtureOfExperts(nn.Module):
 
 
 # %% [markdown]
-# Left alone, a router tends to prefer experts that are good already, which then learn even more, while
-# others get nothing. The usual cure is a second loss for the imbalance; ours is a handicap for each expert
-# ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which rises a little when the expert has had
-# more than its share of a batch, and falls when it has had less. It decides only which experts are chosen.
-# Their outputs are weighted by the router's own scores, which is how the router learns.
-#
 # <a id="all-together"></a>
 # ### All together
 #
@@ -6035,21 +6073,7 @@ class MixtureOfExperts(nn.Module):
 # until it falls.)
 
 
-# %% tags=["hide-input"]
-def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
-    peak = rate(warmup, model_size, factor, warmup)
-    falling = (total + 1 - step) / max(1, total + 1 - warmup)
-    return peak * max(0.0, min(step / warmup, falling))
-
-
-def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
-    """The rise of `rate`, its peak for most of the training, and a fall in the last fifth."""
-    peak = rate(warmup, model_size, factor, warmup)
-    falling = (total + 1 - step) / (total / 5)
-    return peak * max(0.0, min(step / warmup, 1.0, falling))
-
-
+# %%
 class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
     """Grouped keys, rotated."""
 
@@ -6062,51 +6086,12 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
 
-def name_attention(name: str, kind: type, **more) -> None:
-    """Make a class of attention known to settings and files."""
-    PARTS["attention"][name] = lambda config: start_weights(
-        kind(config.h, config.d_model, config.attention_dropout, **more)
-    )
-
-
-name_attention("rotary", RotaryAttention)
-name_attention("distance", DistanceAttention)
-name_attention("normed", NormedAttention)
-name_attention("grouped", GroupedAttention)
-name_attention("multi-query", GroupedAttention, groups=1)
-name_attention("window", WindowAttention)
-name_attention("latent", LatentAttention)
-name_attention("rotary-grouped", RotaryGroupedAttention)
-name_attention("rotary-window", RotaryWindowAttention)
-name_attention("modern", ModernAttention)
-PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
-PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
-    SwiGLU(config.d_model, config.d_ff, config.dropout)
-)
-PARTS["feed_forward"]["experts"] = lambda config: start_weights(
-    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
-)
-OPTIMIZERS.update(adamw=adamw, muon=Muon)
-SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
-
-
-@example
-def check_a_cache_agrees_with_distances():
-    model = make_model(11, 11, N=2, d_model=16, d_ff=32, h=4)
-    exchange(model, "attention", lambda: DistanceAttention(4, 16))
-    exchange(model, "positions", lambda: nn.Dropout(0.1))
-    assert cache_agrees(model)
-
-
 # %% [markdown]
 # If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
 # here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
 # because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. Windows would gain
 # a little more, but what they forget is never asked for on this bench. This is *our choice* in the figure,
-# about as low as *together*.
-#
-# Rotary positions alone reach nearly as low. The rest of our choice gains less beside them than Muon alone
-# beside sinusoids: gains overlap.
+# about as low as *together*; rotary positions alone come close, for gains overlap.
 #
 # And in the translator? Its three heads share one head of keys, the feed-forward network is wider for
 # that, and everything else is as in a [trial](#choices) of eight epochs:
@@ -6120,15 +6105,6 @@ def check_a_cache_agrees_with_distances():
 # instead of 5.21. After four epochs it was 3.1 points ahead, so it mainly learns faster. This is one
 # seed, and less than the [two points](#sceptic) that we ask for, but the perplexity agrees.
 #
-# <a id="own-part"></a>
-# **A part of your own** may take one class with one method, as ALiBi does. Override `project`, `attend` or
-# `join`, not `forward`, because a [cache](#cached-decoding) calls these steps one by one; count places
-# from the end of the keys, because it sends only the newest queries; and let `cache_agrees` look for
-# mistakes. With a line like those above, `name_attention(...)`, in a file `mine.py`, `train --parts
-# mine.py --attention NAME --positions none` trains a translator with it ([the command
-# line](#command-line)).
-
-
 # %% [markdown]
 # <a id="flash"></a>
 # ## FlashAttention
@@ -6296,11 +6272,8 @@ def tokens_of_a_pass():
 
 
 # %% tags=["hide-input"]
-@torch.no_grad()
 def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
-    """Perplexity of each 64 places; pieces (n, 257) begin 64 tokens apart, so that nearly all
-    tokens stand in each of the four.
-    """
+    """Perplexity of each 64 places of pieces (n, 257), which share nearly all of their tokens."""
     with evaluating(model):
         states = model(None, pieces[:, :-1], None, subsequent_mask(256))
         nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
@@ -6308,36 +6281,37 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 
 
 @example
-def beyond_the_training():
-    subwords, _ = learn_subwords(corpus_at_hand(), 1000)
-    pieces = {}
-    for split, length in {"train": 64, "val": 256}.items():  # captions end to end, cut every 64
-        texts = subwords.encode([target for _, target in corpus_at_hand().pairs(split)])
-        ids = [token for text in texts for token in (START, *text, END)]
-        pieces[split] = torch.tensor(ids).unfold(0, length + 1, 64)  # (n, length + 1)
+def longer_texts_figure():
+    subwords, pieces = streams_at_hand("train", 64)
+    _, longer = streams_at_hand("val", 256)
     updates = 800 if run_level() == "laptop" else 5
-    rows = []
+    lines = {}
     for positions in ("sinusoids", "rotary"):
         torch.manual_seed(0)
         model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
         if positions == "rotary":
             exchange(model, "positions", lambda: nn.Dropout(0.1))
             exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
-        parts = pieces["train"][torch.randperm(len(pieces["train"]))].split(8)[:updates]
+        parts = pieces[torch.randperm(len(pieces))].split(8)[:updates]
         batches = (Batch(part, part) for part in parts)
         compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
         run_epoch(batches, model, compute, *make_optimizer(model, 1.0, 100))
-        rows.append((positions, *perplexity_by_place(model, pieces["val"][:48])))
+        lines[positions] = perplexity_by_place(model, longer[:48])
     pairs = torch.linspace(0, 1, 16)  # of features, from the fastest to the slowest
-    for name, slower in {"interpolated": 4.0, "with a larger base": 4.0**pairs}.items():
+    for name, slower in {"interpolated": 4.0, "larger base": 4.0**pairs}.items():
         for layer in model.decoder.layers:
             layer.self_attn.slower = slower
-        rows.append((f"rotary, {name}", *perplexity_by_place(model, pieces["val"][:48])))
-    columns = ["positions", "from 0", "from 64", "from 128", "from 192"]
-    return table(rows, columns, "perplexity by place; trained on places 0 to 63")
+        lines[f"rotary, {name}"] = perplexity_by_place(model, longer[:48])
+    rows = [(64 * n, y, name) for name, line in lines.items() for n, y in enumerate(line)]
+    text = "Perplexity of each 64 places of a text, for two models and two remedies."
+    return line_chart(rows, ["from place", "perplexity", "positions"], text)
 
 
 # %% [markdown]
+# <a id="figure-longer-texts"></a>
+# **Figure.** Perplexity of places 0 to 63, which the models know from their training, and of the three
+# times 64 places after them.
+#
 # With sinusoids perplexity jumps as soon as places are new: a formula may be defined at every place, but
 # the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are worse
 # than untouched everywhere, because all distances have shrunk to sizes that the weights do not know; the
@@ -6381,11 +6355,12 @@ class OneSequence(LanguageModel):
 
 
 # %% [markdown]
+# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three of
+# our translator, whose decoder layers are larger by their cross-attention. Both train for the eight epochs
+# of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with the same
+# learning rates:
+#
 # <!-- results: one-sequence -->
-# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and
-# three of our translator, whose decoder layers are larger by their cross-attention. Both train for
-# the eight epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same
-# batches, with the same learning rates:
 #
 # | translator | seeds | parameters | validation BLEU | perplexity | cache, bytes a token | tokens/s, training | tokens/s, generation |
 # | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
@@ -6401,10 +6376,8 @@ class OneSequence(LanguageModel):
 #
 # In a single stack every layer reads source and target, so the layers do about twice as much for a pair,
 # and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
-# down, and large models have gone this way. Not all of them: [T5Gemma](https://arxiv.org/abs/2504.06225)
-# (2025) gives Gemma an encoder again, and in 2026 the decoder of
-# [DeepSeek-V4.1-Flash](https://huggingface.co/deepseek-ai/DeepSeek-V4.1-Flash) takes the keys and values
-# for its view of the whole text from the last states of a causal encoder.
+# down, and nearly all large models have gone this way ([T5Gemma](https://arxiv.org/abs/2504.06225) has an
+# encoder again).
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6425,38 +6398,19 @@ class OneSequence(LanguageModel):
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
 # | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
-# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
-# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
-# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); [code](https://github.com/openai/gpt-2/blob/master/src/model.py) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783); [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437); [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534); [code of K2.5](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, sink; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
-# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
-# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
-# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
-# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
-#
-# <details><summary>Further sources of the table: code, cards, documentation</summary>
-#
-# GPT-2: [code](https://github.com/openai/gpt-2/blob/master/src/model.py); Llama 3:
-# [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py); DeepSeek-V3:
-# [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py); Kimi K2: [K2.5's
-# code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25),
-# [card](https://github.com/MoonshotAI/Kimi-K2); Olmo 3:
-# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3),
-# [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3); GLM-5:
-# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa); Gemma
-# 4: [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4),
-# [docs](https://ai.google.dev/gemma/docs/core); DeepSeek-V4:
-# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4); Kimi
-# K3: [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py); Qwen3.8-Flash-Next:
-# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp),
-# [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next).
-#
-# </details>
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B; [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
+# | [GLM-5](https://arxiv.org/abs/2602.15763); [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B; [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4), [docs](https://ai.google.dev/gemma/docs/core) | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro; [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653); [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320); [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
 # All twelve have RMSNorm, eleven gate their feed-forward networks, and eleven rotate queries and keys, at
 # least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree most about
@@ -6729,6 +6683,67 @@ class Config(ModelConfig):
 #     --dropout 0.1 --vocab-size 37000 --batch-tokens 25000 --warmup 4000 --factor 1 \
 #     --schedule inverse_sqrt --shares 100
 # ```
+
+
+# %% [markdown]
+# <a id="by-name"></a>
+# ## Parts by name
+#
+# Settings and files hold names, each of which stands for a function that makes a part, an optimizer or a
+# schedule. These are the ones of [Part 10](#since-2017).
+
+
+# %% tags=["hide-input"]
+def linear_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise and peak of `rate`, then a straight line that reaches zero after step `total`."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total + 1 - step) / max(1, total + 1 - warmup)
+    return peak * max(0.0, min(step / warmup, falling))
+
+
+def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, total: int) -> float:
+    """The rise of `rate`, its peak for most of the training, and a fall in the last fifth."""
+    peak = rate(warmup, model_size, factor, warmup)
+    falling = (total + 1 - step) / (total / 5)
+    return peak * max(0.0, min(step / warmup, 1.0, falling))
+
+
+def name_attention(name: str, kind: type, **more) -> None:
+    """Make a class of attention known to settings and files."""
+    PARTS["attention"][name] = lambda config: start_weights(
+        kind(config.h, config.d_model, config.attention_dropout, **more)
+    )
+
+
+name_attention("rotary", RotaryAttention)
+name_attention("distance", DistanceAttention)
+name_attention("normed", NormedAttention)
+name_attention("grouped", GroupedAttention)
+name_attention("multi-query", GroupedAttention, groups=1)
+name_attention("window", WindowAttention)
+name_attention("latent", LatentAttention)
+name_attention("rotary-grouped", RotaryGroupedAttention)
+name_attention("rotary-window", RotaryWindowAttention)
+name_attention("modern", ModernAttention)
+PARTS["norm"]["rms"] = lambda config: RMSNorm(config.d_model)
+PARTS["feed_forward"]["swiglu"] = lambda config: start_weights(
+    SwiGLU(config.d_model, config.d_ff, config.dropout)
+)
+PARTS["feed_forward"]["experts"] = lambda config: start_weights(
+    MixtureOfExperts(config.d_model, config.d_ff, config.dropout)
+)
+OPTIMIZERS.update(adamw=adamw, muon=Muon)
+SCHEDULES.update(linear=linear_rate, stable_decay=stable_decay_rate)
+
+
+# %% [markdown]
+# <a id="own-part"></a>
+# **A part of your own** may take one class with one method, as [ALiBi](#alibi) does. Override `project`,
+# `attend` or `join`, not `forward`, because a [cache](#cached-decoding) calls these steps one by one; count
+# places from the end of the keys, because it sends only the newest queries; and let `cache_agrees` look for
+# mistakes. With a line like those above, `name_attention(...)`, in a file `mine.py`, `train --parts
+# mine.py --attention NAME --positions none` trains a translator with it ([the command
+# line](#command-line)).
 #
 # ## Text of any size
 #

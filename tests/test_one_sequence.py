@@ -51,11 +51,10 @@ def test_a_text_is_continued_in_a_batch_with_a_cache_as_alone_without(end):
 @pytest.fixture
 def toy(tmp_path, monkeypatch, small_corpus) -> None:
     """A plan that takes seconds, with records and runs in folders of their own."""
-    config = dataclasses.replace(
-        plan.RUNS[one_sequence.BESIDE],
-        data=str(small_corpus), d_model=16, d_ff=32, vocab_size=150, epochs=2, h=2,
-    )  # fmt: skip
-    monkeypatch.setitem(plan.RUNS, one_sequence.BESIDE, config)
+    sizes = {"d_model": 16, "d_ff": 32, "vocab_size": 150, "epochs": 2, "h": 2}
+    for name in one_sequence.BESIDE.values():
+        config = dataclasses.replace(plan.RUNS[name], data=str(small_corpus), **sizes)
+        monkeypatch.setitem(plan.RUNS, name, config)
     monkeypatch.setattr(records, "RESULTS", tmp_path / "results")
     monkeypatch.setenv("RUNS_DIR", str(tmp_path / "runs"))
 
@@ -93,39 +92,43 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(toy, tmp_path, m
     assert what_was_learnt() == whole
 
 
-def test_the_table_has_both_kinds(toy):
+def test_the_table_has_both_kinds_with_both_positions(toy, monkeypatch):
+    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
     beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
-    one_sequence.train(3)
-    found = records.read("one-sequence")
-    records.write(f"runs/{one_sequence.BESIDE}", beside)
-    two_stacks, one_stack = cells(recipe.one_sequence())
-    assert two_stacks[3] == f"{beside['log'][-1]['bleu']:.1f}"
-    assert one_stack[1:3] == ["1", f"{found['runs'][0]['parameters']:,}"]
-    assert one_stack[4] == f"{found['runs'][0]['log'][-1]['perplexity']:.2f}"
+    for name in one_sequence.BESIDE.values():
+        records.write(f"runs/{name}", beside)
+    for rotary in (False, True):
+        one_sequence.train(3, rotary)
+        one_sequence.speed(rotary)
+        one_sequence.train(2, rotary)  # which keeps the speeds
+    rows = cells(recipe.one_sequence())
+    for name, (two_stacks, one_stack) in zip(
+        one_sequence.BESIDE, [rows[:2], rows[2:]], strict=True
+    ):
+        found = records.read(name)
+        assert two_stacks[3] == f"{beside['log'][-1]['bleu']:.1f}"
+        last = [each["log"][-1]["perplexity"] for each in found["runs"]]
+        assert [each["seed"] for each in found["runs"]] == [2, 3]
+        mean, low, high = sum(last) / 2, min(last), max(last)
+        assert one_stack[4] == f"{mean:.2f} ({low:.2f}–{high:.2f})"
+        for kind, row in (("encoder-decoder", two_stacks), ("one sequence", one_stack)):
+            timed = found["speed"]["rows"][kind]
+            medians = [statistics.median(timed[what]) for what in ("training", "writing")]
+            assert row[-2:] == [f"{round(each, -2):,}" for each in medians]
     records.write("one-sequence", found | {"made": found["made"] | {"torch": "1.0"}})
     with pytest.raises(ValueError, match="share torch"):
         recipe.one_sequence()
 
 
-def test_speeds_join_the_record_and_the_table(toy, monkeypatch):
-    monkeypatch.setattr(records, "wait_for_quiet", lambda: None)
-    beside = json.loads((records.PROJECT / "results/runs/search-batch-1280.json").read_bytes())
-    records.write(f"runs/{one_sequence.BESIDE}", beside)
-    one_sequence.train(1)
-    one_sequence.speed()
-    one_sequence.train(2)  # which keeps them
-    rows = records.read("one-sequence")["speed"]["rows"]
-    for kind, cells_of_kind in zip(rows, cells(recipe.one_sequence()), strict=True):
-        medians = [statistics.median(rows[kind][what]) for what in ("training", "writing")]
-        assert cells_of_kind[-2:] == [f"{round(each, -2):,}" for each in medians]
-
-
-def test_both_kinds_have_as_many_parameters_and_cache_what_they_say():
-    config = plan.RUNS[one_sequence.BESIDE]
+@pytest.mark.parametrize("beside", one_sequence.BESIDE.values())
+def test_both_kinds_have_as_many_parameters_and_cache_what_they_say(beside):
+    config = plan.RUNS[beside]
     two_stacks = at.build_model(config, 5000, 5000)
     one_stack = one_sequence.model_of(config, 5000)
     sizes = [at.count_parameters(model) for model in (two_stacks, one_stack)]
     assert max(sizes) < 1.02 * min(sizes)
+    layers = one_stack.decoder.layers[0], two_stacks.encoder.layers[0]
+    assert repr(layers[0]) == repr(layers[1])  # parts and dropout, too
     kept = one_sequence.bytes_per_token(config.d_model, two_stacks, one_stack)
     assert kept["one sequence"] == one_sequence.LAYERS * 2 * config.d_model * 4
     assert kept["encoder-decoder"] == config.N * 2 * config.d_model * 4

@@ -185,36 +185,25 @@ def heads() -> str:
     return table(["attention", "layer", *names], rows)
 
 
-BESIDE_AN_ENCODER = """\
-How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and
-three of our translator, whose decoder layers are larger by their cross-attention. Both train for
-the eight epochs of a [trial](#choices), a quarter of the recipe, on the same pairs in the same
-batches, with the same learning rates:
-"""
-
-
 def one_sequence() -> str:
-    """The translator without an encoder beside one with an encoder."""
-    found = record("one-sequence")
-    run = record(f"runs/{found['settings']['beside']}")
-    records.check_comparable({"one sequence": found["made"], "two stacks": run["summary"]})
-    beside = {"parameters": run["summary"]["parameters"], "log": run["log"]}
-    kinds = {
-        "encoder-decoder": ("encoder and decoder", [beside]),
-        "one sequence": ("one stack, one sequence", found["runs"]),
-    }
+    """Translators without an encoder beside those with one, by their positions."""
+    columns = ["translator", "positions", "seeds", "validation BLEU", "perplexity"]
+    columns += ["cache, bytes a token", "tokens/s, training", "tokens/s, generation"]
     rows = []
-    for kind, (name, runs) in kinds.items():
-        last = [each["log"][-1] for each in runs]
-        bleu = with_range([entry["bleu"] for entry in last], 1)
-        nll = with_range([entry["perplexity"] for entry in last], 2)
-        size = f"{runs[0]['parameters']:,}"
-        rows.append([name, str(len(runs)), size, bleu, nll, f"{found['cache'][kind]:,}"])
-        if "speed" in found:
-            timed = found["speed"]["rows"][kind]
-            rows[-1] += [f"{round(median(each), -2):,.0f}" for each in timed.values()]
-    columns = ["translator", "seeds", "parameters", "validation BLEU", "perplexity"]
-    columns.append("cache, bytes a token")
-    if "speed" in found:
-        columns += ["tokens/s, training", "tokens/s, generation"]
-    return BESIDE_AN_ENCODER + table(columns, rows)
+    for name, positions in {"one-sequence": "sinusoids", "one-sequence-rotary": "rotary"}.items():
+        found = record(name)
+        run = record(f"runs/{found['settings']['beside']}")
+        records.check_comparable({name: found["made"], "two stacks": run["summary"]})
+        kinds = {
+            "encoder-decoder": ("encoder and decoder", [run]),
+            "one sequence": ("one stack, one sequence", found["runs"]),
+        }
+        for kind, (translator, runs) in kinds.items():
+            last = [each["log"][-1] for each in runs]
+            bleu = with_range([entry["bleu"] for entry in last], 1)
+            odds = with_range([entry["perplexity"] for entry in last], 2)
+            timed = found["speed"]["rows"][kind].values()
+            speeds = [f"{round(median(each), -2):,.0f}" for each in timed]
+            cache = f"{found['cache'][kind]:,}"
+            rows.append([translator, positions, str(len(runs)), bleu, odds, cache, *speeds])
+    return table(columns, rows)
