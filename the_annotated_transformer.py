@@ -1962,7 +1962,7 @@ def adam_with_the_rate_of_the_paper():
 
 # %% [markdown]
 # `make_optimizer`, folded, makes the same two objects and knows other optimizers and schedules by their
-# names, to which [Part 10](#since-2017) will add its own.
+# names, to which the engine room adds [those of Part 10](#by-name).
 
 
 # %% tags=["hide-input", "bare"]
@@ -5177,9 +5177,7 @@ def a_pair_of_your_own():
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# The paper ends with plans: to go beyond text, to restrict attention to a neighbourhood, to make generation
-# less sequential. (§7) Some of them have come true, but the Transformer became famous for something else:
-# its decoder, alone and large.
+# The paper ends with plans: to go beyond text, to restrict attention to a neighbourhood, to make generation less sequential. (§7) All three have come true, the last two [here](#smaller-cache) and [there](#speculative) below. But the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
@@ -5187,7 +5185,7 @@ def a_pair_of_your_own():
 # *Two dogs …* How does this caption go on? You need no picture to guess *are* or *run*, because you know
 # how people write. A **language model** does just that: it predicts each token from those before it. As
 # there is no source, cross-attention goes, and what remains of a decoder layer is exactly our
-# `EncoderLayer`. A GPT is **decoder-only**: an encoder stack, a causal mask and a generator on top.
+# `EncoderLayer`. Hence an oddity: a GPT is called **decoder-only**, and is built from an encoder stack, a causal mask and a generator.
 
 
 # %%
@@ -5214,7 +5212,8 @@ def make_language_model(vocab, *sizes, kind=LanguageModel, **arguments) -> Langu
 
 
 # %% [markdown]
-# We train it on English captions, in the loop of the [demonstration](#demonstration). **Cost: a minute.**
+# We train it on English captions, in the loop of the [demonstration](#demonstration), with its label
+# smoothing. **Cost: a minute.**
 
 
 # %%
@@ -5242,11 +5241,9 @@ def train_a_language_model():
 # kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 comes from [label
 # smoothing](#label-smoothing), by which our translators learn to give a tenth to the wrong tokens.
 #
-# - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are
-#   squared and rescaled, so likely tokens become likelier still; above one, probabilities become alike.
+# - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are squared, then rescaled; above one, they grow alike.
 # - **Top-k** draws from the $k$ most likely tokens only; **top-p**, or *nucleus sampling* ([Holtzman et
-#   al., 2020](https://arxiv.org/abs/1904.09751)), from the smallest set of most likely tokens that together
-#   have at least the probability $p$: few where the model is sure, many where it is not.
+#   al., 2020](https://arxiv.org/abs/1904.09751)), from as many of them as it takes to reach the probability $p$: few where the model is sure, many where it is not.
 
 
 # %%
@@ -5299,34 +5296,32 @@ def captions_drawn():
         new = generate(model, 100 * [begin], 21, functools.partial(draw, **{name: value}))
         texts = [words.decode([*begin, *ids]) for ids in new]
         counts = len({*texts}), sum(text in read for text in texts)
-        rows.append((f"{name} {value}", *counts, texts[0], texts[1]))
-    return table(rows, ["of 100", "different", "read in training", "the first", "the second"])
+        rows.append((f"{name} {value}", *counts, texts[0]))
+    return table(rows, ["of 100", "different", "read in training", "the first"])
 
 
 # %% [markdown]
-# A low temperature makes the model recite: it writes few different captions, some of them word for word as
-# it has read them. At a temperature of 1 every caption is new, although not every one is a sentence. Top-p
-# cuts off the tail.
+# At a low temperature the model recites. At 1 every caption is new, though not always a sentence. Top-p
+# cuts off the tail: the captions are still new, and they make sense more often.
 #
 # <a id="gpt"></a>
 # ## What GPT added
 #
-# To the architecture
 # [GPT](https://cdn.openai.com/research-covers/language-unsupervised/language_understanding_paper.pdf)
-# (2018) added very little: learnt positions and a different activation. What was new was the way it came
-# to its tasks. A language model needs no labels, so it can be **pre-trained** on any text. GPT read
-# thousands of books, was then **fine-tuned** on labelled examples of each task, and beat the best earlier
-# systems on nine of twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can do without the second step: give
-# it three words with their translations and then a fourth word, and it writes the translation. The text
-# states the task, and no weight changes (**in-context learning**).
+# (2018) added very little to the architecture: learnt positions and a different activation. What was new
+# was its schooling. Because a language model needs no labels, it can be **pre-trained** on any text: GPT
+# read thousands of books, was then **fine-tuned** on labelled examples of each task, and beat the best
+# earlier systems on nine of twelve. [GPT-3](https://arxiv.org/abs/2005.14165) can skip the second step.
+# Give it three words with their translations, then a fourth word, and it translates that one, too,
+# although no weight has changed (**in-context learning**).
 #
 # What lies between the two is **scale**. The loss falls along a power law in parameters, text and compute,
 # from which [Kaplan et al. (2020)](https://arxiv.org/abs/2001.08361) concluded that most of a larger
-# budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens. [Hoffmann et
-# al. (2022)](https://arxiv.org/abs/2203.15556) found that text should grow as fast as size, to some twenty
-# tokens a parameter, and their *Chinchilla* beat a model of four times its size at the same cost. Today's
-# models read far more still, because a small one is cheap to serve: the 8 billion parameters of [Llama
-# 3](https://arxiv.org/abs/2407.21783) read 15 trillion tokens.
+# budget should go into size: GPT-3 has 175 billion parameters and read 300 billion tokens, fewer than two
+# each. [Hoffmann et al. (2022)](https://arxiv.org/abs/2203.15556) found that text should grow as fast as
+# size, to some twenty tokens a parameter, and their *Chinchilla* beat a model four times its size at the
+# same cost. But a small model is cheap to serve, and today's read far more: the 8 billion parameters of
+# [Qwen3](https://arxiv.org/abs/2505.09388) read 36 trillion tokens, more than four thousand each.
 #
 # <a id="assistant"></a>
 # ## From captions to an assistant
@@ -5335,21 +5330,27 @@ def captions_drawn():
 # capital of Spain?*, because there a question often stands in a list of questions. It may know the answer,
 # but it has never been told that we want one, and that takes two more rounds of training.
 #
-# *Instruction tuning* is the old loss on new text: thousands, by now often millions, of requests with good
-# answers, written by people or, by *distillation*, by a larger model; the loss is usually taken on the
-# answers only. Then come *preferences*, because it is hard to write the best answer, but easy to name
-# the better of two. [Ouyang et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to
-# such choices; the language model then learns by reinforcement to please it. *Direct preference
-# optimization* (DPO, [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward
-# model nor reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$. Of two answers to
-# a request it raises the preferred one, $y_w$, above the other, $y_l$:
+# *Instruction tuning* is the old loss on new text: requests with good answers, by now often millions,
+# written by people or by a larger model (*distillation*). The loss is usually taken on the answers only.
+#
+# Then come *preferences*. It is hard to write the best answer, but easy to name the better of two. [Ouyang
+# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices, which the
+# language model then learns by reinforcement to please. *Direct preference optimization* (DPO, [Rafailov
+# et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$ with what it
+# was before, $\pi_0$, and raises the preferred of two answers to a request, $y_w$, relative to the other,
+# $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
-# The loss has a reward in it. Suppose that people prefer one of two answers with the probability
-# $\sigma(d) = 1/(1+e^{-d})$, where $d$ is the difference of their rewards $r$, and that a model is to
-# maximize the mean of $r - \beta \log(\pi / \pi_0)$ over what it writes, so that it pays for leaving
-# $\pi_0$. That mean is a constant minus $\beta$ times the KL divergence between $\pi$ and
+# Here $\sigma(d) = 1/(1+e^{-d})$, and the smaller $\beta$, the further the model may move away from
+# $\pi_0$.
+#
+# <details><summary>Where the reward has gone</summary>
+#
+# Suppose that people prefer one of two answers with the probability $\sigma(d)$, where $d$ is the
+# difference of their rewards $r$, and that a model is to maximize the mean of $r - \beta \log(\pi /
+# \pi_0)$ over what it writes, so that it pays for leaving $\pi_0$. That mean is a constant minus $\beta$
+# times the KL divergence between $\pi$ and
 #
 # $$\pi^* \propto \pi_0\, e^{r/\beta},$$
 #
@@ -5358,8 +5359,38 @@ def captions_drawn():
 # With this reward, $\sigma(d)$ is the probability of the choice that people made, and minus its logarithm
 # is the loss.
 #
+# </details>
+#
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
-# and one without. Nobody tells it why the first is better. **Cost: half a minute.**
+# and one without. Nobody tells it why the first is better. And because few people can train all the
+# weights of a large model, a second copy keeps them as they are, and learns by *LoRA* ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) what is to be added to each matrix: the product of two narrow
+# ones. **Cost: a minute.**
+
+
+# %%
+class LowRank(nn.Module):
+    """A linear map that stays, and a product of two narrow ones that learns (Hu et al., 2021)."""
+
+    def __init__(self, linear: nn.Linear, rank: int):
+        super().__init__()
+        self.linear = linear
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)  # at first nothing changes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.up(self.down(x))
+
+
+# %% tags=["hide-input"]
+def add_low_rank(model: LanguageModel, rank: int) -> None:
+    """Freeze a model, and add trainable matrices to all linear maps of its layers."""
+    model.requires_grad_(False)
+    for module in list(model.decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, LowRank(child, rank))
 
 
 # %%
@@ -5378,11 +5409,13 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
     return log_probs_of_captions(model, captions) - reference
 
 
-def prefer(model, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
-    """A copy of a model that has learnt by DPO to prefer captions to others."""
-    before = model
+def prefer(before, better, worse, updates=150, beta=0.1, rate=1e-4, rank=0) -> LanguageModel:
+    """A copy of a model that has learnt by DPO to prefer captions, with a rank only by LoRA."""
     model = copy.deepcopy(before)  # in evaluation mode, as the one before: neither has dropout
-    optimizer = torch.optim.Adam(model.parameters(), lr=rate)
+    if rank:
+        add_low_rank(model, rank)
+    weights = [weight for weight in model.parameters() if weight.requires_grad]
+    optimizer = torch.optim.Adam(weights, lr=rate)
     for _ in range(updates):
         pairs = random.choices(better, k=16) + random.choices(worse, k=16)
         gain_of_better, gain_of_worse = gain(model, before, pairs).chunk(2)
@@ -5414,20 +5447,24 @@ def prefer_dogs():
     worse = [ids for ids in own if not has_a_dog(ids)]
     after = prefer(before, better, worse, updates)
     TRAINED["prefer_dogs"] = after, better, worse
+    by_lora = prefer(before, better, worse, updates, rate=4e-4, rank=4)
     rows = []
-    for name, model in {"before": before, "after": after}.items():
+    for name, model in {"before": before, "after": after, "after, by LoRA": by_lora}.items():
+        trained_weights = sum(w.numel() for w in model.parameters() if w.requires_grad)
         _, batches = create_dataloaders([], ids_at_hand()[1], 512)
         scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
-        written = captions_of(model, 300, seed=2)  # the same luck for both
+        written = captions_of(model, 300, seed=2)  # the same luck for all
         share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
-        texts = map(words_at_hand()[1].decode, written[:2])
-        rows.append((name, share, scores["perplexity"], *texts))
-    return table(rows, ["model", "with a dog", "validation perplexity", "a caption", "another"])
+        text = words_at_hand()[1].decode(written[0])
+        rows.append((name, f"{trained_weights:,}", share, scores["perplexity"], text))
+    columns = ["model", "weights trained", "with a dog", "validation perplexity", "a caption"]
+    return table(rows, columns, f"{len(better)} of the {number:,} captions had a dog")
 
 
 # %% [markdown]
-# Captions have dogs now. Has the model found out what we want, or has it learnt the preferred captions by
-# heart? Ask it for the log-probability of captions that this training has never shown it.
+# Most captions have a dog now, by LoRA with less than a hundredth of the weights. Has the model found out
+# what we want, or has it learnt the preferred captions by heart? Ask it for the log-probability of
+# captions that this training has never shown it.
 
 
 # %% tags=["hide-input"]
@@ -5452,19 +5489,18 @@ def what_the_preference_taught():
 
 
 # %% [markdown]
-# Both. Whether the model or people wrote them, new captions with a dog have gained on those without, so it
-# has learnt something general. But those of its training have drifted further apart, so these it has
-# learnt by heart as well. Perplexity rises, because most of people's captions have no dog. And nothing has
-# asked for better captions, only for dogs. In a large model that is a danger, for a reward can often be
-# collected without what was meant by it (*reward hacking*).
+# Both. New captions with a dog have gained on those without, whoever wrote them, so something general was
+# learnt. But the few with a dog that it was trained on, each of which it saw again and again, have gained
+# several times as much, and that is memory. Perplexity rises, because most of people's captions have no
+# dog, and nothing has asked for better captions, only for dogs. In a large model, too, a reward can often
+# be collected without what was meant by it (*reward hacking*).
 #
-# Where an answer can be checked, as in mathematics or a program with tests, the check takes the place of
-# people's taste (*verifiable rewards*). By *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)),
-# with which [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt its long chains of thought, a model
-# answers a question several times. Each answer becomes likelier or less likely in proportion to its
-# *advantage*, the number of standard deviations by which its reward lies above the mean of the group. Such
-# a model buys accuracy with tokens, which is one reason why caches and the speed of decoding matter so
-# much below.
+# Where an answer can be checked, as in mathematics or a program with tests, the check replaces people's
+# taste (*verifiable rewards*). [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt to think aloud
+# before it answers by *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)): the model answers a
+# question several times, and each answer becomes likelier or less likely in proportion to its *advantage*,
+# the number of standard deviations by which its reward lies above the mean of the group. Such a model buys
+# accuracy with tokens, and somebody has to decode and cache them all.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
@@ -5491,16 +5527,16 @@ published("changes")
 # **Figure.** Perplexity on the validation split; each point is a run, and the sections below explain the
 # rows. The band shows how far apart luck alone has put the runs without a change.
 #
-# The models have four layers of width 128 and read the English captions of Multi30k, cut into 2,000
-# subwords and laid end to end in streams of 256. All make 750 updates, three passes over half a million
-# tokens, with the same batches and without label smoothing. The learning rate rises for 150 updates, then
-# falls in a straight line to zero.
+# The models have four layers of width 128 and read the English captions of Multi30k three times, laid end
+# to end in streams of 256 subwords.
 #
 # <details><summary>All numbers: perplexity, speed, cache</summary>
 #
-# Perplexity is per subword and cannot be compared with that of the word models above. Where attention
-# loses parameters, a wider feed-forward network makes up for them; of a mixture, those count that act on a
-# token.
+# There are 2,000 subwords, so perplexities cannot be compared with those of the word models above. All
+# models make 750 updates, three passes over half a million tokens, with the same batches and without label
+# smoothing; the learning rate rises for 150 updates, then falls in a straight line to zero. Where
+# attention loses parameters, a wider feed-forward network makes up for them; of a mixture, those count
+# that act on a token.
 #
 # <!-- results: bench -->
 #
@@ -5536,35 +5572,36 @@ published("changes")
 #
 # </details>
 #
-# **Your bets.** Rotary positions win by far, perhaps because captions that are laid end to end begin at
-# arbitrary places: where a word stands in its stream tells little, whereas a distance always does.
-# Windows, which favour what is near, gain as well, and so does Muon. A single head of keys costs nothing
-# that we could measure, and with a quarter of the cache it writes 1.7 times as fast on this CPU. SwiGLU
-# and the mixture come out a little worse.
+# **Your bets.** Rotary positions win by far, perhaps because captions laid end to end begin anywhere: the
+# place of a word in its stream tells little, a distance always something. Windows gain as well, and so
+# does Muon, whose updates take an eighth longer. A single head of keys costs nothing that we could
+# measure, and it writes 1.7 times as fast on this CPU. SwiGLU and the mixture come out a little worse.
 #
-# Of the other rows, ALiBi is as good as rotary positions, and AdamW's weight decay gains, too, perhaps
-# because so small a text is read three times. RMSNorm, QK-norm, no biases and grouped keys lie in the band
-# or near it. Latents and the plateau cost a little, and no positions at all the most, if only 1.7.
+# Of the other rows, ALiBi does as well as rotary positions, and AdamW's weight decay helps, perhaps
+# because so small a text is read three times. A model without any positions is worse by only 1.7, since a
+# causal mask alone tells a little about order: a first word sees one word, a tenth sees ten. The rest does
+# nothing, or costs a little.
 #
-# **What it cannot say.** Except where positions themselves are changed, a row tells what a change is worth
-# *beside sinusoids*. Windows gain 2.9 there, probably because they, too, tell what is near; beside rotary
-# positions, which do that already, they gain 0.6. The learning rate (0.014 at its peak) was chosen for the
-# first row, so a change that would do better at another rate looks worse than it is. In a stream of
-# captions hardly any word depends on one that stands far back, so a cache that forgets is not punished.
-# And none of these short runs diverged, which several of the changes are meant to prevent.
+# **What it cannot say.** Most rows tell what a change is worth *beside sinusoids*. Windows gain 2.9 there,
+# but only 0.6 beside rotary positions, probably because those tell what is near already. The learning rate
+# (0.014 at its peak) was chosen for the unchanged model, so a change that wants another looks worse than
+# it is. Hardly any word of a caption stream depends on one far back, and a cache that forgets goes
+# unpunished. And none of these short runs diverged, which is what several of the changes are there to
+# prevent.
 #
 # <a id="rotary"></a>
 # ### Where a word stands
 #
-# Sinusoids are added at the bottom, where they mix with what the word means. Take a query and a key that
-# stand side by side, and move both along the text. What becomes of their score?
+# Take a query and a key that stand side by side, and move both along the text. Nothing between them
+# changes. What becomes of their score?
 
 
 # %%
 def rotate(x: Tensor, places: Tensor, slower: float | Tensor = 1.0) -> Tensor:
     """Rotate each pair of features of x (..., T, d_k) by angles that grow with the place (T,).
 
-    The angles are divided by `slower`, a number or one for each pair (d_k / 2,).
+    Neighbours make a pair; many libraries pair halves, so check before you load their weights. The
+    angles are divided by `slower`, a number or one for each pair (d_k / 2,).
     """
     d_k = x.size(-1)
     frequency = 10_000.0 ** (-torch.arange(0, d_k, 2, device=x.device) / d_k)  # (d_k / 2,)
@@ -5592,13 +5629,12 @@ def the_same_pair_further_on():
 
 
 # %% [markdown]
-# With sinusoids it wanders, although nothing between the two has changed, and a head has to learn matrices
-# that filter the places out. **Rotary positions** ([Su et al., 2021](https://arxiv.org/abs/2104.09864))
-# turn queries and keys instead, inside every self-attention: at position $m$ each pair of features is
-# rotated by $m\theta$, with a $\theta$ of its own. Turn both by the same angle, and their inner product
-# stays; that of a query at $m$ and a key at $n$ therefore depends on $(m-n)\theta$ alone. Fast pairs tell
-# neighbours apart, slow ones distant places. (If you load other people's weights, check which features
-# they pair: `rotate` takes neighbours, many libraries halves.)
+# With sinusoids it wanders, because they are added at the bottom, where they mix with what the word means,
+# and a head has to learn matrices that filter the places out again. **Rotary positions** ([Su et al.,
+# 2021](https://arxiv.org/abs/2104.09864)) turn queries and keys instead, inside every self-attention: at
+# position $m$ each pair of features is rotated by $m\theta$, with a $\theta$ of its own. Turn both by the
+# same angle, and their inner product stays, so the place $m$ of a query and the place $n$ of a key enter
+# it as $(m-n)\theta$ only. Fast pairs tell neighbours apart, slow ones distant places.
 
 
 # %%
@@ -5675,30 +5711,32 @@ def directions_of_a_gradient():
     F.nll_loss(log_probs, batch.tgt_y.flatten(), ignore_index=PAD).backward()
     gradient = model.encoder.layers[0].feed_forward.widen.weight.grad  # (d_ff, D)
     rows = []
-    for name, matrix in {"gradient": gradient, "by Muon": orthogonalize(gradient)}.items():
+    forms = {"gradient, of norm 1": gradient / gradient.norm(), "by Muon": orthogonalize(gradient)}
+    for name, matrix in forms.items():
         found = torch.linalg.svdvals(matrix)
-        places = [0, len(found) // 4, len(found) // 2, -1]
-        rows.append((name, *(found / found[0])[places].tolist()))
+        rows.append((name, *found[[0, len(found) // 4, len(found) // 2, -1]].tolist()))
     columns = ["singular values", "first", "a quarter down", "in the middle", "last"]
     return table(rows, columns)
 
 
 # %% [markdown]
-# A few directions hold nearly all of the gradient, at least of this layer in a finished model, and a step
-# along it does little for the others; Jordan suspects that these matter for learning all the same. Muon
-# takes a running mean of the gradients, keeps its singular vectors, and replaces their singular values by
-# numbers near one (below a hundredth of the matrix's norm by smaller ones, down to zero). That needs no
-# decomposition: if $X = USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial acts on each
-# singular value $s$ alone. Five rounds of
+# A few directions hold nearly all of this gradient, and a step along it does little for the others, which,
+# Jordan suspects, matter for learning all the same. Muon takes a running mean of the gradients, keeps its
+# singular vectors, and brings its singular values close to one. That needs no decomposition: if $X =
+# USV^\top$, then $XX^\top X = US^3V^\top$, so an odd polynomial acts on each singular value $s$ alone.
+# Five rounds of
 #
 # $$s \leftarrow 3.4445\,s - 4.7750\,s^3 + 2.0315\,s^5$$
 # <!-- code: orthogonalize -->
 #
-# bring whatever lies between 0.01 and 1 to between 0.68 and 1.13. A factor from
-# [Moonlight](https://arxiv.org/abs/2502.16982) makes the steps as large as Adam's, so that rate and
-# schedule can stay. Its authors report half the computation for the same loss; with an AdamW that is tuned
-# as well, [Wen et al. (2025)](https://arxiv.org/abs/2509.02046) found a factor of 1.4 for small models and
-# of 1.1 for one of 1.2 billion parameters. Embeddings, generator, norms and biases stay with Adam.
+# bring whatever lies between 0.002 and 1 to between 0.68 and 1.21; only what is close to zero stays small.
+# Steps are scaled to the size of Adam's, so that rate and schedule can stay; embeddings, generator, norms
+# and biases stay with Adam. (PyTorch has it as `torch.optim.Muon`.)
+#
+# The authors of [Moonlight](https://arxiv.org/abs/2502.16982), from which the scaling comes, report half
+# the computation for the same loss. Against an AdamW that was tuned as well, [Wen et al.
+# (2025)](https://arxiv.org/abs/2509.02046) found a factor of 1.4 for small models, and of 1.1 for one of
+# 1.2 billion parameters.
 
 
 # %% tags=["hide-input"]
@@ -5743,18 +5781,17 @@ class Muon(torch.optim.AdamW):
 # <a id="smaller-cache"></a>
 # ### A smaller cache
 #
-# The [cache](#cached-decoding) of a long text can outgrow the model. [Llama 3
-# 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for queries. With
-# as many for keys and values, and two bytes a number, a text of 128,000 tokens would fill
-# $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336 GB, whereas its 70 billion
-# parameters take 140 GB.
+# [Llama 3 70B](https://arxiv.org/abs/2407.21783) has 80 layers, each with 64 heads of width 128 for
+# queries. Give it as many for keys and values, at two bytes a number, and the [cache](#cached-decoding) of
+# one text of 128,000 tokens fills $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336
+# GB. The model itself takes 140.
 #
-# That is why each eight of its heads share keys and values, which leaves 42 GB. The authors of
-# **grouped-query attention** ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any
-# quality. With a single head for all, it is *multi-query* attention ([Shazeer,
-# 2019](https://arxiv.org/abs/1911.02150)). Copying the shared keys for each head would waste what was
-# saved. Instead, the class reads the queries of all heads in a group as one long text, and one product
-# compares them with their shared keys.
+# That is why its heads share keys and values by eights, which leaves 42 GB: **grouped-query attention**,
+# whose authors ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality by it.
+# If all heads share one, it is *multi-query* attention ([Shazeer,
+# 2019](https://arxiv.org/abs/1911.02150)). Nothing need be copied: the class reads the queries of a group
+# as one long text (of eight heads with five words each it makes two groups with twenty), and one product
+# compares them with the keys they share.
 
 
 # %%
@@ -5787,11 +5824,12 @@ class GroupedAttention(MultiHeadedAttention):
 # The view of such **sliding windows** is wider than the window: if a word sees three others, each of them
 # has seen three more in the layer below. After four layers a word twelve places back still counts, though
 # only by hearsay. Most models therefore mix windows with full layers: in [Gemma
-# 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens. What a window drops may
-# be missed: a softmax must spend its weight somewhere, and heads with nothing to say often spend it on the
-# first token, an *attention sink* ([Xiao et al., 2023](https://arxiv.org/abs/2309.17453)).
-# [gpt-oss](https://arxiv.org/abs/2508.10925) gives the softmax a place of its own for such weight, a
-# learnt score without a value.
+# 3](https://arxiv.org/abs/2503.19786) five of six have a window of 1,024 tokens.
+#
+# The first token is missed when a window drops it. A softmax must spend its weight somewhere, and heads
+# with nothing to say often spend it there, in an *attention sink* ([Xiao et al.,
+# 2023](https://arxiv.org/abs/2309.17453)). [gpt-oss](https://arxiv.org/abs/2508.10925) provides a sink of
+# its own, a learnt score without a value.
 
 
 # %% tags=["hide-input"]
@@ -5811,16 +5849,17 @@ class WindowAttention(MultiHeadedAttention):
 
 # %% [markdown]
 # <a id="latent"></a>
-# Keys can also be compressed. **Multi-head latent attention** (MLA,
-# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) keeps a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads are grown again. To do so for the whole text at
-# every step would be slow, and is needless: for a query $q$, a latent $c$ and a head's key matrix $W$,
+# Or keys are compressed. **Multi-head latent attention** (MLA,
+# [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) caches a single narrow vector for each position, its
+# *latent*, from which the keys and values of all heads can be grown again. They need not be: for a query
+# $q$, a latent $c$ and a head's key matrix $W$,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
 #
-# so we transform the query once and compare it with the latents themselves; their weighted sum is turned
-# into values afterwards. The latents then serve as one head of keys and values that all queries share.
+# so we transform the query once and compare it with the latents themselves. On the other side, the weights
+# $a_s$ average latents, and only the average is turned into a value, since $\sum_s a_s\, (c_s W') =
+# (\sum_s a_s c_s)\, W'$. The latents thus serve all queries as one head of keys and values.
 #
 # <details><summary>And with rotary positions?</summary>
 #
@@ -5882,14 +5921,13 @@ def two_values_for_one_key():
 
 
 # %% [markdown]
-# The sum returns both values in one, because it can only add. The *delta rule* first takes out what stands
-# under the key,
+# A sum can only add. The *delta rule* first takes out what stands under the key,
 #
 # $$S_t = S_{t-1} + \beta_t\, k_t^\top (v_t - k_t S_{t-1}),$$
 #
-# of which the cell shows $\beta = 1$, when the new value replaces the old one. As one matrix has to hold
-# the whole past, models also let it fade, by an amount that each word decides (*Mamba*, [Gu and Dao,
-# 2023](https://arxiv.org/abs/2312.00752)); *Gated DeltaNet* ([Yang et al.,
+# of which the cell shows $\beta = 1$ and keys of length one, when the new value replaces the old. As one
+# matrix has to hold the whole past, models also let it fade, by an amount that each word decides (*Mamba*,
+# [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)); *Gated DeltaNet* ([Yang et al.,
 # 2024](https://arxiv.org/abs/2412.06464)) does both. Still, some layers of such models look back by
 # attention, and in [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a
 # cheap scorer picks: *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
@@ -5900,11 +5938,10 @@ def two_values_for_one_key():
 # The rest does nothing on the bench, or a little harm. Large models have most of it all the same, for
 # reasons that a model with a million parameters hardly knows.
 #
-# Layer normalization subtracts the mean of a vector, divides by its standard deviation, then scales and
-# shifts. **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) neither subtracts nor
-# shifts, and divides by the root mean square. Its authors found it about as good, and faster. **Biases**
-# have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large training runs
-# steadier without them.
+# **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) is layer normalization that
+# neither subtracts the mean nor shifts, and divides by the root mean square; its authors found it about as
+# good. **Biases** have mostly gone as well, since [PaLM](https://arxiv.org/abs/2204.02311) found large
+# training runs steadier without them.
 
 
 # %% tags=["hide-input"]
@@ -5925,7 +5962,8 @@ class RMSNorm(nn.Module):
 # One of the reasons shows in a small model that is trained too fast. **QK-norm** ([Henry et al.,
 # 2020](https://arxiv.org/abs/2010.04245); ours is an RMSNorm's, as in [Qwen
 # 3](https://arxiv.org/abs/2505.09388)) normalizes each query and key. Four language models make 150
-# updates, with it or without, at a good learning rate or at one ten times as high. **Cost: half a minute.**
+# updates, with it or without, at a good learning rate or at one ten times as high. **Cost: half a
+# minute.**
 
 
 # %%
@@ -5943,48 +5981,72 @@ class NormedAttention(MultiHeadedAttention):
 
 
 # %% tags=["hide-input"]
-def streams_at_hand(split: str, length: int) -> tuple[Subwords, Tensor]:
+@functools.cache
+def subwords_at_hand() -> Subwords:
+    """A thousand subwords of the corpus of this page."""
+    return learn_subwords(corpus_at_hand(), 1000)[0]
+
+
+def streams_at_hand(split: str, length: int) -> Tensor:
     """Captions in subwords, end to end: pieces (n, length + 1) that begin 64 tokens apart."""
-    subwords, _ = learn_subwords(corpus_at_hand(), 1000)
-    texts = subwords.encode([target for _, target in corpus_at_hand().pairs(split)])
+    texts = subwords_at_hand().encode([target for _, target in corpus_at_hand().pairs(split)])
     ids = [token for text in texts for token in (START, *text, END)]
-    return subwords, torch.tensor(ids).unfold(0, length + 1, 64)
+    return torch.tensor(ids).unfold(0, length + 1, 64)
+
+
+def train_on_streams(updates: int, peak: float, attention=MultiHeadedAttention) -> LanguageModel:
+    """A language model trained on pieces of 64 tokens, which are the same for every attention."""
+    torch.manual_seed(1)
+    model = make_language_model(len(subwords_at_hand()), N=2, d_model=128, d_ff=512, h=4)
+    exchange(model, "attention", lambda: start_weights(attention(4, 128)))
+    if issubclass(attention, RotaryAttention):
+        exchange(model, "positions", lambda: nn.Dropout(0.1))
+    pieces = streams_at_hand("train", 64)
+    order = torch.randperm(len(pieces), generator=torch.Generator().manual_seed(1))
+    batches = (Batch(part, part) for part in pieces[order].split(8)[:updates])
+    compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords_at_hand()), PAD))
+    warmup = updates // 8 + 1
+    factor = peak / rate(warmup, 128, 1.0, warmup)
+    run_epoch(batches, model, compute, *make_optimizer(model, factor, warmup))
+    return model
+
+
+def largest_score(model: LanguageModel, ids: Tensor) -> float:
+    """The largest score in the first layer, on either side of zero; ids (B, T)."""
+    with evaluating(model):
+        layer = model.decoder.layers[0]
+        x = layer.sublayer[0].norm(model.tgt_embed(ids))
+        q, k, _ = layer.self_attn.project(x, x, x)
+        return (q @ k.mT).abs().max().item() / math.sqrt(q.size(-1))
 
 
 @example
 def trained_too_fast():
-    subwords, pieces = streams_at_hand("train", 64)
-    updates = 150 if run_level() == "laptop" else 21
-    parts = pieces[torch.randperm(len(pieces))].split(8)[:updates]
-    batches = [Batch(part, part) for part in parts]
+    held_out = streams_at_hand("val", 64)[:64]
+    updates = 150 if run_level() == "laptop" else 3
     rows = []
     for peak, kind in itertools.product((0.01, 0.1), (MultiHeadedAttention, NormedAttention)):
-        torch.manual_seed(1)
-        model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
-        exchange(model, "attention", lambda kind=kind: start_weights(kind(4, 128)))
-        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
-        factor = peak / rate(20, 128, 1.0, 20)
-        optimizer, scheduler = make_optimizer(model, factor, 20)
-        for few in batches[:-20], batches[-20:]:
-            loss, _ = run_epoch(few, model, compute, optimizer, scheduler)
-        first = model.decoder.layers[0]
-        x = first.sublayer[0].norm(model.tgt_embed(pieces[:8, :-1]))
-        q, k, _ = first.self_attn.project(x, x, x)
-        score = (q @ k.mT).abs().max().item() / math.sqrt(q.size(-1))
-        rows.append((peak, kind.__name__, loss, f"{score:,.0f}"))
-    columns = ["peak rate", "attention", "loss, last 20 updates", "largest score, first layer"]
-    return table(rows, columns)
+        model = train_on_streams(updates, peak, kind)
+        loss = evaluate_loss(model, [Batch(held_out, held_out)])["nll"]
+        score = f"{largest_score(model, held_out):,.0f}"
+        rows.append((peak, kind.__name__, loss, score))
+    columns = ["peak rate", "attention", "validation loss", "largest score, first layer"]
+    counts = streams_at_hand("train", 63).flatten().bincount()
+    chance = torch.distributions.Categorical(counts.float()).entropy()
+    return table(rows, columns, f"a table of frequencies has a loss of {chance:.2f}")
 
 
 # %% [markdown]
 # At the good rate the norm changes next to nothing. At the high one the plain matrices have grown until
-# scores are in the thousands; the softmax, as in [Part 1](#why-scale), has become a choice that no gradient
-# can revise, and the model has learnt little more than which subwords are frequent. With normalized queries
-# and keys no such growth counts, since only a learnt scale can raise the scores. Large models can
-# meet this at ordinary rates ([Wortsman et al., 2023](https://arxiv.org/abs/2309.14322), who found it
-# again in small ones at high rates; [OLMo 2](https://arxiv.org/abs/2501.00656)), which is why they have the
-# norm and why the bench cannot tell. The makers of [Kimi K2](https://arxiv.org/abs/2507.20534) shrink the
-# two matrices instead, whenever a score becomes too large (*QK-clip*).
+# scores run into the thousands; the softmax, as in [Part 1](#why-scale), has become a choice that no
+# gradient can revise, and the model is little better than a table of frequencies. With the norm only a
+# learnt scale can raise the scores, however large the matrices grow. That model suffers from the rate as
+# well, but less, and it goes on learning.
+#
+# Large models can meet this at ordinary rates ([Wortsman et al., 2023](https://arxiv.org/abs/2309.14322);
+# [OLMo 2](https://arxiv.org/abs/2501.00656)), which is why they have the norm and why the bench cannot
+# tell. [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the two matrices instead, whenever a score
+# becomes too large (*QK-clip*).
 #
 # **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes the activation a gate, which tells
 # how much of a second layer passes,
@@ -6020,11 +6082,15 @@ class SwiGLU(nn.Module):
 # them, but the operations for a token stay nearly as they were. On the bench each expert sees only a
 # quarter of an already small text; the largest open models are all mixtures.
 #
+# <details><summary>How the loads are evened out</summary>
+#
 # Left alone, a router tends to prefer experts that are good already, which then learn even more, while
 # others get nothing. The usual cure is a second loss for the imbalance; ours is a handicap for each expert
 # ([Wang et al., 2024](https://arxiv.org/abs/2408.15664)), which rises a little when the expert has had
 # more than its share of a batch, and falls when it has had less. It decides only which experts are chosen.
 # Their outputs are weighted by the router's own scores, which is how the router learns.
+#
+# </details>
 
 
 # %% tags=["hide-input"]
@@ -6065,47 +6131,91 @@ class MixtureOfExperts(nn.Module):
 # <a id="all-together"></a>
 # ### All together
 #
-# A class may inherit from several of those above, and `super()` in one of them is then the next to its
-# right: `ModernAttention` projects to groups, normalizes what comes, and rotates that. With RMSNorm,
-# SwiGLU and no biases, trained by Muon with weight decay and a **plateau**, it is *together* in the
-# figure. (On a plateau, or by *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), the
-# learning rate stays at its peak for most of the training, so that the number of updates need not be known
-# until it falls.)
+# A class may inherit from several of those above. `super()` in one is then the next to its right, so the
+# last acts first: `ModernAttention` projects to groups, normalizes, then rotates. With RMSNorm, SwiGLU and
+# no biases, trained by Muon with weight decay and a **plateau**, it is *together* in the figure. (On a
+# plateau, or by *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate
+# stays at its peak until somebody decides to finish, and only then falls.)
 
 
 # %%
-class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
-    """Grouped keys, rotated."""
-
-
-class RotaryWindowAttention(RotaryAttention, WindowAttention):
-    """A sliding window over rotated keys."""
-
-
 class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
     """Grouped keys; queries and keys normalized, then rotated."""
 
 
 # %% [markdown]
-# If we had to choose today, for a small model: rotary positions for what they gain (ALiBi gains as much
-# here, but makes whatever is far away fade), grouped keys for what they save, RMSNorm and no biases
-# because they are simpler and seem to cost nothing, and Muon with AdamW's weight decay. Windows would gain
-# a little more, but what they forget is never asked for on this bench. This is *our choice* in the figure,
-# about as low as *together*; rotary positions alone come close, for gains overlap.
+# *Our choice* for a small model today: rotary positions for what they gain (ALiBi gains as much here, but
+# whatever is far away fades), grouped keys for what they save, RMSNorm and no biases because they are
+# simpler and seem to cost nothing, and Muon with weight decay in the layers. In the figure it ends as low
+# as *together*. Rotary positions alone come close, for gains overlap.
 #
 # And in the translator? Its three heads share one head of keys, the feed-forward network is wider for
-# that, and everything else is as in a [trial](#choices) of eight epochs:
+# that, and everything else is as in a [trial](#choices) of eight epochs. [By name](#by-name):
 #
 # ```bash
 # python the_annotated_transformer.py train --attention rotary-grouped --positions none --norm rms --no-bias \
 #     --optimizer muon --weight-decay 0.1
 # ```
 #
-# With these options it reaches 40.7 BLEU instead of 39.1 on the validation split, and a perplexity of 4.51
-# instead of 5.21. After four epochs it was 3.1 points ahead, so it mainly learns faster. This is one
-# seed, and less than the [two points](#sceptic) that we ask for, but the perplexity agrees.
+# @@CHOICE@@
 #
+# <a id="one-sequence"></a>
+# ## A translator without an encoder
+#
+# > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
+#
+# A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
+# how the text begins, and this is how assistants translate. The loss is taken on the target alone.
+#
+# But a source word no longer sees what follows it: *hebt* is finished before the model reads *auf*, and
+# whatever *auf* changes has to be worked out in later positions. (In a *prefix* language model, [Raffel et
+# al., 2020](https://arxiv.org/abs/1910.10683), the source may look ahead.) In return, each layer reads the
+# source at its own depth, not only in an encoder's last states.
+
+
+# %% tags=["hide-input"]
+class OneSequence(LanguageModel):
+    """A translator without an encoder: it reads a source, and the target as its continuation.
+
+    src (B, S), tgt (B, T) -> states (B, T, D) of the target, to which alone a loss then applies.
+    """
+
+    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask) -> Tensor:
+        both = torch.cat([src, tgt], dim=1)  # (B, S + T)
+        order = (both == PAD).sort(dim=1, stable=True).indices  # padding goes to the end
+        both = both.take_along_dim(order, dim=1)
+        causal = subsequent_mask(both.size(1), both.device)
+        states = self.decoder(self.tgt_embed(both), causal)  # (B, S + T, D)
+        begin = src_mask.sum(dim=-1)  # (B, 1): each target begins where its source ends
+        places = begin + torch.arange(tgt.size(1), device=tgt.device)  # (B, T)
+        return states.take_along_dim(places.unsqueeze(-1), dim=1)
+
+
 # %% [markdown]
+# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three of
+# our translator, whose decoder layers are larger by their cross-attention. Both train for the eight epochs
+# of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with the same
+# learning rates:
+#
+# <!-- results: one-sequence -->
+#
+# | translator | seeds | parameters | validation BLEU | perplexity | cache, bytes a token | tokens/s, training | tokens/s, generation |
+# | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+# | encoder and decoder | 1 | 4,080,776 | 39.1 | 5.21 | 4,608 | 2,400 | 7,000 |
+# | one stack, one sequence | 2 | 4,079,432 | 37.4 (37.3–37.4) | 5.62 (5.61–5.63) | 10,752 | 1,400 | 4,400 |
+#
+# <!-- end of results: one-sequence -->
+#
+# The encoder is ahead by 1.8 points before rounding, with one seed against two, and the perplexity agrees.
+# That is close to the [two points](#sceptic) that we ask for. Part of it may be the price of sinusoids,
+# since in one sequence a target begins at another place for every length of its source; with rotary
+# positions we have not tried.
+#
+# In a single stack every layer reads source and target, so the layers do about twice as much for a pair,
+# and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
+# down, and nearly all large models have gone this way ([T5Gemma](https://arxiv.org/abs/2504.06225) has an
+# encoder again).
+#
 # <a id="flash"></a>
 # ## FlashAttention
 #
@@ -6194,7 +6304,7 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to one,
 # a refusal has the probability $\sum \max(0, p - q)$, the very number by which the rescaling divides. The
 # draw after a refusal therefore adds $\max(0, p - q)$, and the two add up to $p$. For the captions, the
-# draft is the cheapest there is: it has counted which word follows which.
+# draft is the table imagined above, which has counted what follows what.
 
 
 # %% tags=["hide-input"]
@@ -6228,21 +6338,20 @@ def tokens_of_a_pass():
 
 
 # %% [markdown]
-# Each further proposal gains less. If a guess is accepted with a probability of 0.53, as in the second
-# row, a pass gives $1 + 0.53 + 0.53^2 + \dots$ tokens, which is 1.53, 1.81 and 2.04 for one, two and four
-# proposals, and never more than 2.13. A better draft is a small Transformer, or the large model itself:
-# with *multi-token prediction* ([Gloeckle et al., 2024](https://arxiv.org/abs/2404.19737)) it learns to
-# guess a further token as well, and [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90% of
-# such guesses.
+# Each further proposal gains less. If every guess passes with a probability of 0.53, as in the second row,
+# a pass gives $1 + 0.53 + 0.53^2 + \dots$ tokens, close to the table and never more than 2.13. A better
+# draft is a small Transformer, or the large model itself: with *multi-token prediction* ([Gloeckle et al.,
+# 2024](https://arxiv.org/abs/2404.19737)) it learns to guess a further token as well, and
+# [DeepSeek-V3](https://arxiv.org/abs/2412.19437) accepts 85 to 90% of such guesses.
 #
 # <a id="serving"></a>
 # ## Serving
 #
 # A prompt is read in one pass (*prefill*), its answer written token by token (*decoding*). Weights that
-# have come from memory for one text can serve the next token of every other as well, so a server decodes
-# many together. Texts end at different moments, and a batch that waited for its longest would soon be half
-# empty. After every token, therefore, finished texts leave and new ones take their places (*continuous
-# batching*, [Yu et al., 2022](https://www.usenix.org/conference/osdi22/presentation/yu)).
+# have come from memory for one text can serve all others as well, so a server decodes many together. A
+# batch that waited for its longest text would soon be half empty. After every token, therefore, finished
+# texts leave and new ones take their places (*continuous batching*, [Yu et al.,
+# 2022](https://www.usenix.org/conference/osdi22/presentation/yu)).
 #
 # How many fit is a matter of room for their caches. Eight GPUs of 80 GB have 500 left beside the weights
 # of Llama 3 70B, [enough](#smaller-cache) for eleven texts of 128,000 tokens, or, with keys for each head,
@@ -6251,29 +6360,30 @@ def tokens_of_a_pass():
 # hands out small *pages*, wherever there is room. Texts that begin alike can even share pages, since under
 # a causal mask keys and values depend on nothing that comes later: a server reads its instructions once,
 # not for every question ([prefix caching](https://docs.vllm.ai/en/latest/design/prefix_caching/)). And
-# numbers can be *quantized*: with some four bits for each weight of its experts,
-# [gpt-oss](https://arxiv.org/abs/2508.10925) runs 120 billion parameters on one GPU of 80 GB.
+# numbers can be *quantized*, as our [int8](#model-files) does: with some four bits for each weight of its
+# experts, [gpt-oss](https://arxiv.org/abs/2508.10925) runs 120 billion parameters on one GPU of 80 GB.
 #
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
-# are trained on captions laid end to end, then read the same validation tokens from places 0, 64, 128 and
-# 192 on. More text before them may help; but a [rotated](#rotary) query meets keys there at
-# distances that the model has never seen.
+# are trained on streams of captions, then read the same validation tokens from places 0, 64, 128 and 192
+# on. There a [rotated](#rotary) query meets keys at distances that the model has never seen.
 #
-# Two remedies change the angles of the second model after its training. *Position interpolation* ([Chen et
-# al., 2023](https://arxiv.org/abs/2306.15595)) divides all of them by the factor $s$ by which the text is
-# longer, as if the places stood closer together. A *larger base* than the 10,000 of `rotate`, known as
-# *NTK* scaling, divides the slowest by $s$ and leaves the fastest as it was, because neighbours must still
-# be told apart (refined in *YaRN*, [Peng et al., 2023](https://arxiv.org/abs/2309.00071)). **Cost: a
-# minute.**
+# The third line is the second model with its angles changed after the training. *Position interpolation*
+# ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) would divide all of them by the factor by which
+# the text is longer, as if the places stood closer together, and needs a short training at the new angles.
+# A *larger base* than the 10,000 of `rotate` does without: here it divides the slowest angle by four and
+# leaves the fastest as it was, because neighbours must still be told apart (*NTK* scaling, refined in
+# *YaRN*, [Peng et al., 2023](https://arxiv.org/abs/2309.00071)). **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
 def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
-    """Perplexity of each 64 places of pieces (n, 257), which share nearly all of their tokens."""
+    """Perplexity of each 64 places; pieces (n, 257) begin 64 tokens apart, so that nearly all
+    tokens stand in each of the four.
+    """
     with evaluating(model):
         states = model(None, pieces[:, :-1], None, subsequent_mask(256))
         nll = -model.generator(states).gather(2, pieces[:, 1:].unsqueeze(2))  # (n, 256, 1)
@@ -6282,28 +6392,17 @@ def perplexity_by_place(model: LanguageModel, pieces: Tensor) -> list[float]:
 
 @example
 def longer_texts_figure():
-    subwords, pieces = streams_at_hand("train", 64)
-    _, longer = streams_at_hand("val", 256)
+    longer = streams_at_hand("val", 256)[:48]
     updates = 800 if run_level() == "laptop" else 5
     lines = {}
-    for positions in ("sinusoids", "rotary"):
-        torch.manual_seed(0)
-        model = make_language_model(len(subwords), N=2, d_model=128, d_ff=512, h=4)
-        if positions == "rotary":
-            exchange(model, "positions", lambda: nn.Dropout(0.1))
-            exchange(model, "attention", lambda: start_weights(RotaryAttention(4, 128)))
-        parts = pieces[torch.randperm(len(pieces))].split(8)[:updates]
-        batches = (Batch(part, part) for part in parts)
-        compute = SimpleLossCompute(model.generator, LabelSmoothing(len(subwords), PAD))
-        run_epoch(batches, model, compute, *make_optimizer(model, 1.0, 100))
-        lines[positions] = perplexity_by_place(model, longer[:48])
-    pairs = torch.linspace(0, 1, 16)  # of features, from the fastest to the slowest
-    for name, slower in {"interpolated": 4.0, "larger base": 4.0**pairs}.items():
-        for layer in model.decoder.layers:
-            layer.self_attn.slower = slower
-        lines[f"rotary, {name}"] = perplexity_by_place(model, longer[:48])
+    for name, kind in {"sinusoids": MultiHeadedAttention, "rotary": RotaryAttention}.items():
+        model = train_on_streams(updates, 0.009, kind)
+        lines[name] = perplexity_by_place(model, longer)
+    for layer in model.decoder.layers:  # base 40,000: from the fastest pair to the slowest
+        layer.self_attn.slower = 4.0 ** torch.linspace(0, 1, 16)
+    lines["rotary, larger base"] = perplexity_by_place(model, longer)
     rows = [(64 * n, y, name) for name, line in lines.items() for n, y in enumerate(line)]
-    text = "Perplexity of each 64 places of a text, for two models and two remedies."
+    text = "Perplexity by place: it jumps with sinusoids, and rises slowly with rotary positions."
     return line_chart(rows, ["from place", "perplexity", "positions"], text)
 
 
@@ -6312,72 +6411,10 @@ def longer_texts_figure():
 # **Figure.** Perplexity of places 0 to 63, which the models know from their training, and of the three
 # times 64 places after them.
 #
-# With sinusoids perplexity jumps as soon as places are new: a formula may be defined at every place, but
-# the model has not learnt to use it there. Rotary positions wear out slowly. Interpolated, they are worse
-# than untouched everywhere, because all distances have shrunk to sizes that the weights do not know; the
-# larger base costs little at the beginning and is the best of the three beyond it.
-#
-# Do not carry this over to large models, where it is mostly the other way round: untouched angles can ruin
-# attention, and interpolation, with a short training at the new angles, rescues it (Chen et al.). Captions
-# that know nothing of each other do not need what stands far back, and this is one seed.
-#
-# <a id="one-sequence"></a>
-# ## A translator without an encoder
-#
-# > `Ein` `Hund` `rennt` `.` `</s>` `<s>` `A` `dog` …
-#
-# A language model that has read enough lines of this kind goes on with *runs*. To it a source is simply
-# how the text begins, and this is how assistants translate. A causal mask covers both, and the loss is
-# taken on the target alone, since the source need not be guessed.
-#
-# What the encoder did must now be done elsewhere. A source word no longer sees what follows it (in a
-# *prefix* language model it does, [Raffel et al., 2020](https://arxiv.org/abs/1910.10683)), so *hebt* is
-# finished before the model reads *auf*, and whatever *auf* changes has to be worked out in later
-# positions. In return, each layer reads the source at its own depth, not only in an encoder's last states.
-
-
-# %% tags=["hide-input"]
-class OneSequence(LanguageModel):
-    """A translator without an encoder: it reads a source, and the target as its continuation.
-
-    src (B, S), tgt (B, T) -> states (B, T, D) of the target, to which alone a loss then applies.
-    """
-
-    def forward(self, src: Tensor, tgt: Tensor, src_mask: Tensor, tgt_mask) -> Tensor:
-        both = torch.cat([src, tgt], dim=1)  # (B, S + T)
-        order = (both == PAD).sort(dim=1, stable=True).indices  # padding goes to the end
-        both = both.take_along_dim(order, dim=1)
-        causal = subsequent_mask(both.size(1), both.device)
-        states = self.decoder(self.tgt_embed(both), causal)  # (B, S + T, D)
-        begin = src_mask.sum(dim=-1)  # (B, 1): each target begins where its source ends
-        places = begin + torch.arange(tgt.size(1), device=tgt.device)  # (B, T)
-        return states.take_along_dim(places.unsqueeze(-1), dim=1)
-
-
-# %% [markdown]
-# How much is an encoder worth? Seven layers of width 192 have as many parameters as the three and three of
-# our translator, whose decoder layers are larger by their cross-attention. Both train for the eight epochs
-# of a [trial](#choices), a quarter of the recipe, on the same pairs in the same batches, with the same
-# learning rates:
-#
-# <!-- results: one-sequence -->
-#
-# | translator | seeds | parameters | validation BLEU | perplexity | cache, bytes a token | tokens/s, training | tokens/s, generation |
-# | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-# | encoder and decoder | 1 | 4,080,776 | 39.1 | 5.21 | 4,608 | 2,400 | 7,000 |
-# | one stack, one sequence | 2 | 4,079,432 | 37.4 (37.3–37.4) | 5.62 (5.61–5.63) | 10,752 | 1,400 | 4,400 |
-#
-# <!-- end of results: one-sequence -->
-#
-# The encoder is ahead by 1.8 points before rounding, with one seed against two, and the perplexity agrees.
-# That is close to the [two points](#sceptic) that we ask for. Part of it may be the price of sinusoids,
-# since in one sequence a target begins at another place for every length of its source; with rotary
-# positions we have not tried.
-#
-# In a single stack every layer reads source and target, so the layers do about twice as much for a pair,
-# and every layer caches both texts. But one kind of layer and one stack serve any task that can be written
-# down, and nearly all large models have gone this way ([T5Gemma](https://arxiv.org/abs/2504.06225) has an
-# encoder again).
+# With sinusoids perplexity jumps as soon as places are new: the formula goes on, but the model has never
+# learnt to use it there. Rotary positions wear out slowly, and with a larger base more slowly still. Large
+# models need such help far more, since untouched angles can ruin their attention (Chen et al.), whereas
+# our captions need nothing that stands far back. And this is one seed.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6398,34 +6435,54 @@ class OneSequence(LanguageModel):
 # | Model | Year | Norm | Feed-forward | Positions | Attention | Experts | Context | Optimizer |
 # | --- | ---: | --- | --- | --- | --- | ---: | ---: | --- |
 # | [Transformer](https://arxiv.org/abs/1706.03762) | 2017 | LayerNorm, post | ReLU | sinusoids | MHA | none | – | Adam |
-# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf); [code](https://github.com/openai/gpt-2/blob/master/src/model.py) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
-# | [Llama 3](https://arxiv.org/abs/2407.21783); [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
-# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437); [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
+# | [GPT-2](https://cdn.openai.com/better-language-models/language_models_are_unsupervised_multitask_learners.pdf) | 2019 | LayerNorm, pre | GELU | learnt | MHA | none | 1K | – |
+# | [Llama 3](https://arxiv.org/abs/2407.21783) | 2024 | RMSNorm, pre | SwiGLU | rotary | GQA | none | 128K | AdamW |
+# | [DeepSeek-V3](https://arxiv.org/abs/2412.19437) | 2024 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/256 + 1 | 128K | AdamW |
 # | [Qwen3](https://arxiv.org/abs/2505.09388) 235B | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, QK-norm | 8/128 | 128K | – |
-# | [Kimi K2](https://arxiv.org/abs/2507.20534); [code of K2.5](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25), [card](https://github.com/MoonshotAI/Kimi-K2) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
+# | [Kimi K2](https://arxiv.org/abs/2507.20534) | 2025 | RMSNorm, pre | SwiGLU | rotary | MLA | 8/384 + 1 | 128K | Muon |
 # | [gpt-oss](https://arxiv.org/abs/2508.10925) 120b | 2025 | RMSNorm, pre | SwiGLU | rotary | GQA, sink; 1 of 2: window 128 | 4/128 | 128K | – |
 # | [nanochat](https://github.com/karpathy/nanochat) | 2025 | RMSNorm, pre | ReLU² | rotary | MHA, QK-norm; 3 of 4: window 512 | none | 2K | Muon |
-# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B; [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3), [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3) | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
-# | [GLM-5](https://arxiv.org/abs/2602.15763); [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
-# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B; [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4), [docs](https://ai.google.dev/gemma/docs/core) | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
-# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro; [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4) | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
-# | [Kimi K3](https://arxiv.org/abs/2607.24653); [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
-# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320); [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp), [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
+# | [Olmo 3](https://arxiv.org/abs/2512.13961) 32B | 2025 | RMSNorm, out | SwiGLU | rotary | GQA, QK-norm; 3 of 4: window 4,096 | none | 64K | AdamW |
+# | [GLM-5](https://arxiv.org/abs/2602.15763) | 2026 | RMSNorm, pre | SwiGLU | rotary | MLA, sparse | 8/256 + 1 | 200K | Muon |
+# | [Gemma 4](https://arxiv.org/abs/2607.02770) 26B | 2026 | RMSNorm, pre + out | GeGLU | rotary | GQA, QK-norm; 5 of 6: window 1,024 | 8/128 + 1 | 256K | – |
+# | [DeepSeek-V4](https://arxiv.org/abs/2606.19348) Pro | 2026 | RMSNorm, pre | SwiGLU | rotary | MQA, QK-norm, compressed, partly sparse | 6/384 + 1 | 1M | Muon |
+# | [Kimi K3](https://arxiv.org/abs/2607.24653) | 2026 | RMSNorm, pre | SiTU-GLU | none | MLA; 3 of 4: recurrent | 16/896 + 2 | 1M | Muon |
+# | [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) | 2026 | RMSNorm, pre | SwiGLU | rotary, 1 of 4 | GQA, QK-norm, sparse; 3 of 4: recurrent | 10/512 + 1 | 256K | Muon |
 #
-# All twelve have RMSNorm, eleven gate their feed-forward networks, and eleven rotate queries and keys, at
-# least in some layers; Kimi K3 leaves the order of words to its recurrent ones. They disagree most about
-# attention, where nearly all that they do serves to shrink the [cache](#cached-decoding) or to read less
-# of it, while contexts have grown, in two of them a thousandfold since GPT-2. And Muon, a newcomer of
-# 2024, has trained most of those of 2026.
+# <details><summary>Further sources of the table: code, cards, documentation</summary>
+#
+# GPT-2: [code](https://github.com/openai/gpt-2/blob/master/src/model.py); Llama 3:
+# [code](https://github.com/meta-llama/llama-models/blob/main/models/llama3/model.py); DeepSeek-V3:
+# [code](https://github.com/deepseek-ai/DeepSeek-V3/blob/main/inference/model.py); Kimi K2: [K2.5's
+# code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/kimi_k25),
+# [card](https://github.com/MoonshotAI/Kimi-K2); Olmo 3:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/olmo3),
+# [training](https://github.com/allenai/OLMo-core/tree/main/src/scripts/official/OLMo3); GLM-5:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/glm_moe_dsa); Gemma
+# 4: [code](https://github.com/google-deepmind/gemma/tree/main/gemma/gm/nn/gemma4),
+# [docs](https://ai.google.dev/gemma/docs/core); DeepSeek-V4:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/deepseek_v4); Kimi
+# K3: [code](https://github.com/ml-explore/mlx-lm/blob/main/mlx_lm/models/kimi_k3.py); Qwen3.8-Flash-Next:
+# [code](https://github.com/huggingface/transformers/tree/main/src/transformers/models/qwen4_exp),
+# [card](https://huggingface.co/Qwen/Qwen3.8-Flash-Next).
+#
+# </details>
+#
+# All twelve have RMSNorm, all but nanochat have gates, and all but Kimi K3, which leaves the order of
+# words to its recurrent layers, rotate queries and keys, at least in some layers. They disagree most about
+# attention, where apart from QK-norm and the sink every choice serves to shrink the
+# [cache](#cached-decoding) or to read less of it. Contexts have grown, after all, in two of these models a
+# thousandfold since GPT-2. And Muon, a newcomer of 2024, has trained most of those of 2026.
 #
 # <a id="remained"></a>
 # ## What has remained
 #
-# Of the model of 2017, hardly a part has been left alone. And yet anyone who knows the paper can read the
-# code of these models, because the paper's plan has held. Attention mixes the positions, a network works
-# on each of them by itself, both add to the [residual stream](#residual), and layers of this kind are
-# stacked. (Lately even the stream is changing: in [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and
-# Qwen3.8-Flash-Next four run side by side.)
+# Hardly a part of the model of 2017 has been left alone. And yet whoever knows the paper finds their way
+# in the code of its descendants, because the plan has held: attention, or lately a recurrence in some
+# layers, mixes the positions, a network works on each by itself, both add to the [residual
+# stream](#residual), and such layers are stacked. (Even the stream is changing: in
+# [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8-Flash-Next four run side by side, by
+# *hyper-connections*.)
 #
 # You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of these parts, you will know where to look.
@@ -6706,6 +6763,14 @@ def stable_decay_rate(step: int, model_size: int, factor: float, warmup: int, to
     peak = rate(warmup, model_size, factor, warmup)
     falling = (total + 1 - step) / (total / 5)
     return peak * max(0.0, min(step / warmup, 1.0, falling))
+
+
+class RotaryGroupedAttention(RotaryAttention, GroupedAttention):
+    """Grouped keys, rotated."""
+
+
+class RotaryWindowAttention(RotaryAttention, WindowAttention):
+    """A sliding window over rotated keys."""
 
 
 def name_attention(name: str, kind: type, **more) -> None:
@@ -7909,7 +7974,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 # %% [markdown]
 # # Make it your own
 #
-# [Part 6](#own-corpus) trains on your own files, and [Part 10](#own-part) changes the model. With
+# [Part 6](#own-corpus) trains on your own files, and [a part of your own](#own-part) changes the model. With
 # `--init-from runs/mine`, a new run on other text starts from the weights and the vocabulary of an old
 # one; `--factor 0.3` keeps its steps small.
 #
@@ -7958,7 +8023,8 @@ beam_search search_one load_tokenizers tokenize build_vocabulary create_dataload
 cache_agrees with_cache RMSNorm SwiGLU GroupedAttention RotaryAttention RotaryGroupedAttention
 rotate LanguageModel make_language_model draw generate Corpus Config train_model
 load_trained_model save_model Translator translate translate_lines PARTS OPTIMIZERS SCHEDULES
-exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F Tensor math
+name_attention exchange ModelConfig build_model SPECIALS START END PAD UNKNOWN UserError torch nn F
+Tensor math
 """.split()
 
 

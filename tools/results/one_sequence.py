@@ -40,7 +40,7 @@ def name_of(rotary: bool) -> str:
 
 
 def translations(run: at.Run, model: at.OneSequence) -> list[str]:
-    """Greedy translations of the validation pairs, with the limit that `translate` has."""
+    """Greedy translations of the validation pairs: LONGER tokens, which no reference has."""
     source, target = run.translator.vocabularies
     ids = source.encode([text for text, _ in run.pairs], run.translator.languages[0])
     prompts = [[*each, at.END, at.START] for each in ids]
@@ -141,6 +141,7 @@ def train(seed: int, /, rotary: bool = False) -> None:
         print(f"epoch {epoch}: BLEU {entry['bleu']:.1f}", flush=True)
     row = {
         "seed": seed,
+        "made": made,
         "parameters": at.count_parameters(model),
         "updates": run.history[-1]["updates"],
         "log": run.history,
@@ -149,7 +150,7 @@ def train(seed: int, /, rotary: bool = False) -> None:
     runs = sorted([*record.get("runs", []), row], key=lambda each: each["seed"])
     settings = {"beside": BESIDE[name], "layers": LAYERS}
     kept = bytes_per_token(run.config.d_model, run.model, model)
-    content = {"made": made, "settings": settings, "cache": kept, "runs": runs}
+    content = {"settings": settings, "cache": kept, "runs": runs}
     records.write(name, record | content)
 
 
@@ -159,12 +160,20 @@ WRITTEN = 16  # tokens of each translation that is timed
 def writer(model: torch.nn.Module, batch: at.Batch) -> Callable[[], None]:
     """A function that writes WRITTEN tokens for each source, which the caches hold already."""
     written = batch.tgt[:, :1]
+    embedding, positions = model.tgt_embed
+    longest = batch.src.size(1) + 1 + WRITTEN
+    places = positions(torch.zeros(1, longest, model.generator.proj.in_features))
+
+    def newest(ids: torch.Tensor) -> torch.Tensor:
+        place = ids.size(1)
+        return embedding(ids[:, -1:]) + places[:, place - 1 : place]  # (B, 1, D)
+
     if isinstance(model, at.OneSequence):
         decoder = at.with_cache(model.decoder)
         arguments = (None,)
         written = torch.cat([batch.src, written], dim=1)
         for place in range(1, written.size(1)):
-            decoder(model.tgt_embed(written[:, :place])[:, -1:], *arguments)
+            decoder(newest(written[:, :place]), *arguments)
     else:
         decoder = at.with_cache(model.decoder, model.encode(batch.src, batch.src_mask))
         arguments = None, batch.src_mask, None
@@ -172,8 +181,8 @@ def writer(model: torch.nn.Module, batch: at.Batch) -> Callable[[], None]:
     def write() -> None:
         ids = written
         for _ in range(WRITTEN):
-            x = model.tgt_embed(ids)[:, -1:]  # (B, 1, D), of the newest tokens
-            ids = torch.cat([ids, model.generator(decoder(x, *arguments)).argmax(-1)], dim=1)
+            states = decoder(newest(ids), *arguments)
+            ids = torch.cat([ids, model.generator(states).argmax(-1)], dim=1)
 
     return write
 

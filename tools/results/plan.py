@@ -100,27 +100,30 @@ RUNS |= {
     "search-whole-dropout-10": recipe(dropout=0.1),
 }
 HALF_BATCH = {"batch_tokens": 1280, "warmup": 500}
+CHOICE = {  # of Part 10; d_ff makes up for the keys that its three heads share
+    **HALF_BATCH, "attention": "rotary-grouped", "positions": "none", "norm": "rms", "bias": False,
+    "d_ff": 896, "optimizer": "muon", "weight_decay": 0.1,
+}  # fmt: skip
 RUNS |= {  # beside search-batch-1280
+    "search-batch-1280-2": trial(**HALF_BATCH, seed=2),
     "idea-width-256": trial(**HALF_BATCH, d_model=256, d_ff=1024, h=4),
     "idea-weight-decay": trial(**HALF_BATCH, weight_decay=0.1),
     "idea-batch-640": trial(batch_tokens=640, warmup=1000),
     "idea-rotary": trial(**HALF_BATCH, attention="rotary", positions="none"),
-    "idea-choice": trial(  # of Part 10; d_ff makes up for the keys that its three heads share
-        **HALF_BATCH, attention="rotary-grouped", positions="none", norm="rms", bias=False,
-        d_ff=896, optimizer="muon", weight_decay=0.1,
-    ),
-}  # fmt: skip
-TRIALS = {  # the rows of their table: a run, and what it tries
-    "search-base": "baseline: 2,560 positions a batch, dropout 0.15",
-    "search-dropout-25": "baseline, dropout 0.25",
-    "search-batch-1280": "baseline, half the batch, so twice the updates",
-    "idea-batch-640": "a quarter of the batch, four times the updates",
-    "idea-width-256": "half the batch, width 256, not 192: 6.8 M weights, not 4.1 M",
-    "idea-weight-decay": "half the batch, weight decay 0.1",
-    "idea-choice": "half the batch; rotary positions, one head of keys, RMSNorm, no biases, Muon"
-    " with weight decay 0.1 ([Part 10](#all-together))",
-    "recipe-1": "the recipe: 1,280 positions a batch, dropout 0.25",
-    "search-whole-dropout-10": "the recipe with dropout 0.1",
+    "idea-choice": trial(**CHOICE),
+    "idea-choice-2": trial(**CHOICE, seed=2),
+}
+TRIALS = {  # the rows of their table: runs that differ in their seed only, and what they try
+    ("search-base",): "baseline: 2,560 positions a batch, dropout 0.15",
+    ("search-dropout-25",): "baseline, dropout 0.25",
+    ("search-batch-1280",): "baseline, half the batch, so twice the updates",
+    ("idea-batch-640",): "a quarter of the batch, four times the updates",
+    ("idea-width-256",): "half the batch, width 256, not 192: 6.8 M weights, not 4.1 M",
+    ("idea-weight-decay",): "half the batch, weight decay 0.1",
+    ("idea-choice",): "half the batch; rotary positions, one head of keys, RMSNorm, no biases,"
+    " Muon with weight decay 0.1 ([Part 10](#all-together))",
+    ("recipe-1",): "the recipe: 1,280 positions a batch, dropout 0.25",
+    ("search-whole-dropout-10",): "the recipe with dropout 0.1",
 }
 WATCHED = FULL[0]  # learning.json shows how it learns
 
@@ -145,6 +148,10 @@ def beside(run: str) -> set[str]:
     tables = (
         {run for row in scored() for run in row.runs} | {PAPER},
         {*TRIALS},
+        {
+            "search-batch-1280",
+            "idea-rotary",
+        },  # those that have a translator without an encoder beside
         {run for runs in ORDERS.values() for run in runs.values()},
     )
     return {run}.union(*(table for table in tables if run in table))

@@ -143,12 +143,13 @@ def averaging() -> str:
 
 def choices() -> str:
     """The trials, one thing changed at a time, and the recipe."""
+    found = runs_that_compare(run for runs in plan.TRIALS for run in runs)
     rows = []
-    for name, run in runs_that_compare(plan.TRIALS).items():
-        last = run["log"][-1]
-        numbers = f"{last['updates']:,}", f"{last['bleu']:.1f}"
-        rows.append([str(last["epoch"]), plan.TRIALS[name], *numbers])
-    return table(["epochs", "settings", "updates", "BLEU"], rows)
+    for runs, what in plan.TRIALS.items():
+        last = [found[run]["log"][-1] for run in runs]
+        bleu = with_range([entry["bleu"] for entry in last], 1)
+        rows.append([str(last[0]["epoch"]), what, f"{last[0]['updates']:,}", str(len(runs)), bleu])
+    return table(["epochs", "settings", "updates", "seeds", "BLEU"], rows)
 
 
 def norm_orders() -> str:
@@ -190,10 +191,13 @@ def one_sequence() -> str:
     columns = ["translator", "positions", "seeds", "validation BLEU", "perplexity"]
     columns += ["cache, bytes a token", "tokens/s, training", "tokens/s, generation"]
     rows = []
+    made = {}
     for name, positions in {"one-sequence": "sinusoids", "one-sequence-rotary": "rotary"}.items():
         found = record(name)
-        run = record(f"runs/{found['settings']['beside']}")
-        records.check_comparable({name: found["made"], "two stacks": run["summary"]})
+        beside = found["settings"]["beside"]
+        run = record(f"runs/{beside}")
+        made |= {beside: run["summary"], f"speed of {name}": found["speed"]["made"]}
+        made |= {f"{name}, seed {each['seed']}": each["made"] for each in found["runs"]}
         kinds = {
             "encoder-decoder": ("encoder and decoder", [run]),
             "one sequence": ("one stack, one sequence", found["runs"]),
@@ -206,4 +210,5 @@ def one_sequence() -> str:
             speeds = [f"{round(median(each), -2):,.0f}" for each in timed]
             cache = f"{found['cache'][kind]:,}"
             rows.append([translator, positions, str(len(runs)), bleu, odds, cache, *speeds])
+    records.check_comparable(made)
     return table(columns, rows)
