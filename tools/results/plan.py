@@ -147,11 +147,8 @@ def beside(run: str) -> set[str]:
     """The runs that stand in one table with a run, and itself."""
     tables = (
         {run for row in scored() for run in row.runs} | {PAPER},
-        {*TRIALS},
-        {
-            "search-batch-1280",
-            "idea-rotary",
-        },  # those that have a translator without an encoder beside
+        {run for runs in TRIALS for run in runs},
+        {"search-batch-1280", "idea-rotary"},  # each has a translator without an encoder beside it
         {run for runs in ORDERS.values() for run in runs.values()},
     )
     return {run}.union(*(table for table in tables if run in table))
