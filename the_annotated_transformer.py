@@ -5362,35 +5362,7 @@ def captions_drawn():
 # </details>
 #
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
-# and one without. Nobody tells it why the first is better. And because few people can train all the
-# weights of a large model, a second copy keeps them as they are, and learns by *LoRA* ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) what is to be added to each matrix: the product of two narrow
-# ones. **Cost: a minute.**
-
-
-# %%
-class LowRank(nn.Module):
-    """A linear map that stays, and a product of two narrow ones that learns (Hu et al., 2021)."""
-
-    def __init__(self, linear: nn.Linear, rank: int):
-        super().__init__()
-        self.linear = linear
-        self.down = nn.Linear(linear.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, linear.out_features, bias=False)
-        nn.init.zeros_(self.up.weight)  # at first nothing changes
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x) + self.up(self.down(x))
-
-
-# %% tags=["hide-input"]
-def add_low_rank(model: LanguageModel, rank: int) -> None:
-    """Freeze a model, and add trainable matrices to all linear maps of its layers."""
-    model.requires_grad_(False)
-    for module in list(model.decoder.modules()):
-        for name, child in list(module.named_children()):
-            if isinstance(child, nn.Linear):
-                setattr(module, name, LowRank(child, rank))
+# and one without. Nobody tells it why the first is better.  **Cost: half a minute.**
 
 
 # %%
@@ -5409,11 +5381,8 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
     return log_probs_of_captions(model, captions) - reference
 
 
-def prefer(before, better, worse, updates=150, beta=0.1, rate=1e-4, rank=0) -> LanguageModel:
-    """A copy of a model that has learnt by DPO to prefer captions, with a rank only by LoRA."""
-    model = copy.deepcopy(before)  # in evaluation mode, as the one before: neither has dropout
-    if rank:
-        add_low_rank(model, rank)
+def prefer(model, before, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
+    """Train a copy of the model before by DPO to prefer captions; neither has dropout on."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, lr=rate)
     for _ in range(updates):
@@ -5438,6 +5407,20 @@ def captions_of(model: LanguageModel, number: int, seed: int) -> list[list[int]]
     return [[START, *ids] for ids in new]
 
 
+def row_about(name: str, model: LanguageModel) -> tuple:
+    """What a model writes, and how well it knows what people write."""
+    _, batches = create_dataloaders([], ids_at_hand()[1], 512)
+    scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
+    written = captions_of(model, 300, seed=2)  # the same luck for all
+    share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
+    text = words_at_hand()[1].decode(written[0])
+    weights = sum(weight.numel() for weight in model.parameters() if weight.requires_grad)
+    return name, f"{weights:,}", share, scores["perplexity"], text
+
+
+ABOUT = ["model", "weights trained", "with a dog", "validation perplexity", "a caption"]
+
+
 @example
 def prefer_dogs():
     before = trained("train_a_language_model")
@@ -5445,24 +5428,14 @@ def prefer_dogs():
     own = captions_of(before, number, seed=1)
     better = [ids for ids in own if has_a_dog(ids)]
     worse = [ids for ids in own if not has_a_dog(ids)]
-    after = prefer(before, better, worse, updates)
+    after = prefer(copy.deepcopy(before), before, better, worse, updates)
     TRAINED["prefer_dogs"] = after, better, worse
-    by_lora = prefer(before, better, worse, updates, rate=4e-4, rank=4)
-    rows = []
-    for name, model in {"before": before, "after": after, "after, by LoRA": by_lora}.items():
-        trained_weights = sum(w.numel() for w in model.parameters() if w.requires_grad)
-        _, batches = create_dataloaders([], ids_at_hand()[1], 512)
-        scores = evaluate_loss(model, (move(batch, choose_device()) for batch in batches))
-        written = captions_of(model, 300, seed=2)  # the same luck for all
-        share = f"{sum(map(has_a_dog, written)) / 3:.0f} %"
-        text = words_at_hand()[1].decode(written[0])
-        rows.append((name, f"{trained_weights:,}", share, scores["perplexity"], text))
-    columns = ["model", "weights trained", "with a dog", "validation perplexity", "a caption"]
-    return table(rows, columns, f"{len(better)} of the {number:,} captions had a dog")
+    rows = [row_about("before", before), row_about("after", after)]
+    return table(rows, ABOUT, f"{len(better)} of the {number:,} captions had a dog")
 
 
 # %% [markdown]
-# Most captions have a dog now, by LoRA with less than a hundredth of the weights. Has the model found out
+# Most captions have a dog now. Has the model found out
 # what we want, or has it learnt the preferred captions by heart? Ask it for the log-probability of
 # captions that this training has never shown it.
 
@@ -5494,6 +5467,50 @@ def what_the_preference_taught():
 # several times as much, and that is memory. Perplexity rises, because most of people's captions have no
 # dog, and nothing has asked for better captions, only for dogs. In a large model, too, a reward can often
 # be collected without what was meant by it (*reward hacking*).
+#
+# Few people can train all the weights of a large model. By **LoRA** ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) they stay as they are, and each matrix gets two narrow ones at its
+# side, whose product is added to it. **Cost: half a minute.**
+
+
+# %%
+class LowRank(nn.Module):
+    """A linear map that stays, and a product of two narrow ones that learns (Hu et al., 2021)."""
+
+    def __init__(self, linear: nn.Linear, rank: int):
+        super().__init__()
+        self.linear = linear
+        self.down = nn.Linear(linear.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, linear.out_features, bias=False)
+        nn.init.zeros_(self.up.weight)  # at first nothing changes
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x) + self.up(self.down(x))
+
+
+# %% tags=["hide-input"]
+def with_low_rank(before: LanguageModel, rank: int) -> LanguageModel:
+    """A frozen copy, with trainable matrices beside all linear maps of its layers."""
+    model = copy.deepcopy(before).requires_grad_(False)
+    for module in list(model.decoder.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, nn.Linear):
+                setattr(module, name, LowRank(child, rank))
+    return model
+
+
+@example
+def prefer_dogs_by_lora():
+    before = trained("train_a_language_model")
+    _, better, worse = trained("prefer_dogs")
+    updates = 150 if run_level() == "laptop" else 3
+    after = prefer(with_low_rank(before, 4), before, better, worse, updates, rate=4e-4)
+    return table([row_about("after, by LoRA", after)], ABOUT)
+
+
+# %% [markdown]
+# Less than a hundredth of the weights is enough for dogs. They make a small file, so a large model can be
+# kept once and have many of them, one for each task.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check replaces people's
 # taste (*verifiable rewards*). [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt to think aloud

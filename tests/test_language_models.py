@@ -1,6 +1,7 @@
 """What Part 10 does with a language model: speculation, preferences, blocks of keys, long texts."""
 
 import collections
+import copy
 import itertools
 
 import pytest
@@ -60,17 +61,32 @@ def test_a_caption_is_as_likely_in_a_batch_as_token_by_token():
         assert whole.item() == pytest.approx(alone, rel=1e-4)
 
 
-def test_preferred_captions_gain_on_the_others_and_the_model_before_stays():
+@pytest.mark.parametrize("start", [copy.deepcopy, lambda model: at.with_low_rank(model, 2)])
+def test_preferred_captions_gain_on_the_others_and_the_model_before_stays(start):
     before = small_model()
     weights = [weight.clone() for weight in before.parameters()]
     better = [[at.START, 5, at.END], [at.START, 5, 6, at.END]]
     worse = [[at.START, 9, at.END], [at.START, 10, 6, at.END]]
-    after = at.prefer(before, better, worse, updates=20)
+    model = start(before)
+    assert_close(at.gain(model, before, better), torch.zeros(2))  # nothing is learnt yet
+    after = at.prefer(model, before, better, worse, updates=20, rate=1e-2)
     gains = [at.gain(after, before, each).mean() for each in (better, worse)]
     assert gains[0] > gains[1] + 0.1
     for old, weight in zip(weights, before.parameters(), strict=True):
         assert torch.equal(old, weight)
         assert weight.grad is None
+
+
+def test_low_rank_training_changes_narrow_matrices_only():
+    before = small_model()
+    model = at.with_low_rank(before, 2)
+    at.prefer(model, before, [[at.START, 5, at.END]], [[at.START, 9, at.END]], updates=3)
+    kept = [part.linear for part in model.modules() if isinstance(part, at.LowRank)]
+    linears = [part for part in before.decoder.modules() if isinstance(part, torch.nn.Linear)]
+    for one, other in zip(kept, linears, strict=True):  # each linear map of the layers has a pair
+        assert torch.equal(one.weight, other.weight)
+        assert torch.equal(one.bias, other.bias)
+    assert torch.equal(model.generator.proj.weight, before.generator.proj.weight)
 
 
 @pytest.mark.parametrize("block", [1, 7, 50, 80])
