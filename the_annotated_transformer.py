@@ -5362,10 +5362,10 @@ def captions_drawn():
 # </details>
 #
 # We prefer dogs. The model writes 1,500 captions, a few of them with a dog, and is shown pairs, one with
-# and one without. Nobody tells it why the first is better.  **Cost: half a minute.**
+# and one without. Nobody tells it why the first is better. **Cost: half a minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 def log_probs_of_captions(model: LanguageModel, captions: Sequence[Sequence[int]]) -> Tensor:
     """The log-probability of each caption (n,)."""
     ids = pad_ids(captions).to(model.generator.proj.weight.device)  # (n, T + 1)
@@ -5381,6 +5381,7 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
     return log_probs_of_captions(model, captions) - reference
 
 
+# %%
 def prefer(model, before, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
     """Train a copy of the model before by DPO to prefer captions; neither has dropout on."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
@@ -5435,9 +5436,8 @@ def prefer_dogs():
 
 
 # %% [markdown]
-# Most captions have a dog now. Has the model found out
-# what we want, or has it learnt the preferred captions by heart? Ask it for the log-probability of
-# captions that this training has never shown it.
+# Most captions have a dog now. Has the model found out what we want, or has it learnt the preferred
+# captions by heart? Ask it for the log-probability of captions that this training has never shown it.
 
 
 # %% tags=["hide-input"]
@@ -5469,8 +5469,8 @@ def what_the_preference_taught():
 # be collected without what was meant by it (*reward hacking*).
 #
 # Few people can train all the weights of a large model. By **LoRA** ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) they stay as they are, and each matrix gets two narrow ones at its
-# side, whose product is added to it. **Cost: half a minute.**
+# 2021](https://arxiv.org/abs/2106.09685)) they stay as they are, and each matrix gets two narrow ones at
+# its side, whose product is added to it. **Cost: half a minute.**
 
 
 # %%
@@ -5811,7 +5811,7 @@ class Muon(torch.optim.AdamW):
 # compares them with the keys they share.
 
 
-# %%
+# %% tags=["hide-input"]
 class GroupedAttention(MultiHeadedAttention):
     """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
 
@@ -5983,7 +5983,7 @@ class RMSNorm(nn.Module):
 # minute.**
 
 
-# %%
+# %% tags=["hide-input"]
 class NormedAttention(MultiHeadedAttention):
     """Attention that normalizes queries and keys in every head (after Henry et al., 2020)."""
 
@@ -5997,7 +5997,6 @@ class NormedAttention(MultiHeadedAttention):
         return self.norm_q(q), self.norm_k(k), v
 
 
-# %% tags=["hide-input"]
 @functools.cache
 def subwords_at_hand() -> Subwords:
     """A thousand subwords of the corpus of this page."""
@@ -6386,14 +6385,8 @@ def tokens_of_a_pass():
 # Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
 # make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
 # are trained on streams of captions, then read the same validation tokens from places 0, 64, 128 and 192
-# on. There a [rotated](#rotary) query meets keys at distances that the model has never seen.
-#
-# The third line is the second model with its angles changed after the training. *Position interpolation*
-# ([Chen et al., 2023](https://arxiv.org/abs/2306.15595)) would divide all of them by the factor by which
-# the text is longer, as if the places stood closer together, and needs a short training at the new angles.
-# A *larger base* than the 10,000 of `rotate` does without: here it divides the slowest angle by four and
-# leaves the fastest as it was, because neighbours must still be told apart (*NTK* scaling, refined in
-# *YaRN*, [Peng et al., 2023](https://arxiv.org/abs/2309.00071)). **Cost: a minute.**
+# on. There a [rotated](#rotary) query meets keys at distances that the model has never seen. (The third
+# line is the second model again, with its angles changed.) **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6429,9 +6422,16 @@ def longer_texts_figure():
 # times 64 places after them.
 #
 # With sinusoids perplexity jumps as soon as places are new: the formula goes on, but the model has never
-# learnt to use it there. Rotary positions wear out slowly, and with a larger base more slowly still. Large
-# models need such help far more, since untouched angles can ruin their attention (Chen et al.), whereas
-# our captions need nothing that stands far back. And this is one seed.
+# learnt to use it there. Rotary positions wear out slowly.
+#
+# They wear out more slowly still with a *larger base* than the 10,000 of `rotate`, which needs no
+# training: here it divides the slowest angle by four and leaves the fastest as it was, because neighbours
+# must still be told apart (*NTK* scaling, refined in *YaRN*, [Peng et al.,
+# 2023](https://arxiv.org/abs/2309.00071)). *Position interpolation* ([Chen et al.,
+# 2023](https://arxiv.org/abs/2306.15595)) divides all angles alike, as if the places stood closer
+# together, and the model has to be trained a little at the new ones. Large models need such help more than
+# ours, since untouched angles can ruin their attention (Chen et al.), whereas our captions need nothing
+# that stands far back; and this is one seed.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
