@@ -5815,7 +5815,8 @@ class Muon(torch.optim.AdamW):
 class GroupedAttention(MultiHeadedAttention):
     """h heads of queries that share `groups` heads of keys and values (Ainslie et al., 2023).
 
-    By default two heads share one, or all of them if h is odd.
+    By default two heads share one, or all of them if h is odd. PyTorch's way is `enable_gqa` of
+    `scaled_dot_product_attention`.
     """
 
     def __init__(self, h: int, d_model: int, dropout: float = 0.1, groups: int | None = None):
@@ -5963,7 +5964,7 @@ def two_values_for_one_key():
 
 # %% tags=["hide-input"]
 class RMSNorm(nn.Module):
-    """A norm that only scales (Zhang and Sennrich, 2019): (..., features) -> (..., features)."""
+    """A norm that only scales (Zhang and Sennrich, 2019), as nn.RMSNorm: (..., features) alike."""
 
     def __init__(self, features: int, eps: float = 1e-6):
         super().__init__()
@@ -6320,7 +6321,8 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to one,
 # a refusal has the probability $\sum \max(0, p - q)$, the very number by which the rescaling divides. The
 # draw after a refusal therefore adds $\max(0, p - q)$, and the two add up to $p$. For the captions, the
-# draft is the table imagined above, which has counted what follows what.
+# draft is the table imagined above, which has counted what follows what. Guess: how many tokens does a
+# pass give with so poor a helper?
 
 
 # %% tags=["hide-input"]

@@ -104,12 +104,14 @@ CHOICE = {  # of Part 10; d_ff makes up for the keys that its three heads share
     **HALF_BATCH, "attention": "rotary-grouped", "positions": "none", "norm": "rms", "bias": False,
     "d_ff": 896, "optimizer": "muon", "weight_decay": 0.1,
 }  # fmt: skip
+TURNED = {"attention": "rotary", "positions": "none"}
 RUNS |= {  # beside search-batch-1280
     "search-batch-1280-2": trial(**HALF_BATCH, seed=2),
     "idea-width-256": trial(**HALF_BATCH, d_model=256, d_ff=1024, h=4),
     "idea-weight-decay": trial(**HALF_BATCH, weight_decay=0.1),
     "idea-batch-640": trial(batch_tokens=640, warmup=1000),
-    "idea-rotary": trial(**HALF_BATCH, attention="rotary", positions="none"),
+    "idea-rotary": trial(**HALF_BATCH, **TURNED),
+    "idea-rotary-2": trial(**HALF_BATCH, **TURNED, seed=2),
     "idea-choice": trial(**CHOICE),
     "idea-choice-2": trial(**CHOICE, seed=2),
 }
@@ -148,7 +150,6 @@ def beside(run: str) -> set[str]:
     tables = (
         {run for row in scored() for run in row.runs} | {PAPER},
         {run for runs in TRIALS for run in runs},
-        {"search-batch-1280", "idea-rotary"},  # each has a translator without an encoder beside it
         {run for runs in ORDERS.values() for run in runs.values()},
     )
     return {run}.union(*(table for table in tables if run in table))
