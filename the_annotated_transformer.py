@@ -6501,7 +6501,7 @@ def longer_texts_figure():
 # layers, mixes the positions, a network works on each by itself, both add to the [residual
 # stream](#residual), and such layers are stacked. (Even the stream is changing: in
 # [DeepSeek-V4](https://arxiv.org/abs/2606.19348) and Qwen3.8-Flash-Next four run side by side, by
-# *hyper-connections*.)
+# [*hyper-connections*](https://arxiv.org/abs/2409.19606).)
 #
 # You have built that plan, with its masks, its loss and its cache, and you have seen what goes wrong when
 # a part is missing. When the next model changes one of these parts, you will know where to look.
