@@ -118,11 +118,15 @@ RUNS |= {  # beside search-batch-1280
 TRIALS = {  # the rows of their table: runs that differ in their seed only, and what they try
     ("search-base",): "baseline: 2,560 positions a batch, dropout 0.15",
     ("search-dropout-25",): "baseline, dropout 0.25",
-    ("search-batch-1280",): "baseline, half the batch, so twice the updates",
+    ("search-batch-1280", "search-batch-1280-2"): "baseline, half the batch, so twice the updates",
     ("idea-batch-640",): "a quarter of the batch, four times the updates",
     ("idea-width-256",): "half the batch, width 256, not 192: 6.8 M weights, not 4.1 M",
     ("idea-weight-decay",): "half the batch, weight decay 0.1",
-    ("idea-choice",): "half the batch; rotary positions, one head of keys, RMSNorm, no biases,"
+    ("idea-rotary", "idea-rotary-2"): "half the batch, rotary positions",
+    (
+        "idea-choice",
+        "idea-choice-2",
+    ): "half the batch; rotary positions, one head of keys, RMSNorm, no biases,"
     " Muon with weight decay 0.1 ([Part 10](#all-together))",
     ("recipe-1",): "the recipe: 1,280 positions a batch, dropout 0.25",
     ("search-whole-dropout-10",): "the recipe with dropout 0.1",

@@ -194,12 +194,13 @@ def one_sequence() -> str:
     made = {}
     for name, positions in {"one-sequence": "sinusoids", "one-sequence-rotary": "rotary"}.items():
         found = record(name)
-        beside = found["settings"]["beside"]
-        run = record(f"runs/{beside}")
-        made |= {beside: run["summary"], f"speed of {name}": found["speed"]["made"]}
+        seeds = next(runs for runs in plan.TRIALS if found["settings"]["beside"] in runs)
+        beside = {run: record(f"runs/{run}") for run in seeds}
+        made |= {run: each["summary"] for run, each in beside.items()}
+        made |= {f"speed of {name}": found["speed"]["made"]}
         made |= {f"{name}, seed {each['seed']}": each["made"] for each in found["runs"]}
         kinds = {
-            "encoder-decoder": ("encoder and decoder", [run]),
+            "encoder-decoder": ("encoder and decoder", list(beside.values())),
             "one sequence": ("one stack, one sequence", found["runs"]),
         }
         for kind, (translator, runs) in kinds.items():
