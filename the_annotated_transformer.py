@@ -5177,7 +5177,7 @@ def a_pair_of_your_own():
 # <a id="today"></a>
 # # Part 10. From here to today
 #
-# The paper ends with plans: to go beyond text, to restrict attention to a neighbourhood, to make generation less sequential. (§7) All three have come true, the last two [here](#smaller-cache) and [there](#speculative) below. But the Transformer became famous for something else: its decoder, alone and large.
+# The paper ends with plans: to go beyond text, to restrict attention to a neighbourhood, to make generation less sequential. (§7) All three have come true, the last two as [windows](#smaller-cache) and as [speculative decoding](#speculative). But the Transformer became famous for something else: its decoder, alone and large.
 #
 # <a id="language-model"></a>
 # ## A language model
@@ -5241,7 +5241,7 @@ def train_a_language_model():
 # kleines Mädchen hebt einen roten Ball auf*. Most of its tail at a temperature of 1 comes from [label
 # smoothing](#label-smoothing), by which our translators learn to give a tenth to the wrong tokens.
 #
-# - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are squared, then rescaled; above one, they grow alike.
+# - **Temperature** divides the log-probabilities before the softmax. At 0.5 all probabilities are squared, then rescaled; above one, they become more equal.
 # - **Top-k** draws from the $k$ most likely tokens only; **top-p**, or *nucleus sampling* ([Holtzman et
 #   al., 2020](https://arxiv.org/abs/1904.09751)), from as many of them as it takes to reach the probability $p$: few where the model is sure, many where it is not.
 
@@ -5301,8 +5301,9 @@ def captions_drawn():
 
 
 # %% [markdown]
-# At a low temperature the model recites. At 1 every caption is new, though not always a sentence. Top-p
-# cuts off the tail: the captions are still new, and they make sense more often.
+# At a low temperature the model repeats itself, and often what it has read. At 1 every caption is new,
+# though not always a sentence. Top-p cuts off the tail: the captions are still new, and they make sense
+# more often.
 #
 # <a id="gpt"></a>
 # ## What GPT added
@@ -5334,11 +5335,11 @@ def captions_drawn():
 # written by people or by a larger model (*distillation*). The loss is usually taken on the answers only.
 #
 # Then come *preferences*. It is hard to write the best answer, but easy to name the better of two. [Ouyang
-# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices, which the
-# language model then learns by reinforcement to please. *Direct preference optimization* (DPO, [Rafailov
-# et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither. It compares the model $\pi$ with what it
-# was before, $\pi_0$, and raises the preferred of two answers to a request, $y_w$, relative to the other,
-# $y_l$:
+# et al. (2022)](https://arxiv.org/abs/2203.02155) fitted a *reward model* to such choices, and the
+# language model then learnt by reinforcement to earn its rewards. *Direct preference optimization* (DPO,
+# [Rafailov et al., 2023](https://arxiv.org/abs/2305.18290)) needs neither a reward model nor
+# reinforcement. It compares the model $\pi$ with what it was before, $\pi_0$, and raises the preferred of
+# two answers to a request, $y_w$, relative to the other, $y_l$:
 #
 # $$-\log \sigma\!\left(\beta \left[\log \frac{\pi(y_w)}{\pi_0(y_w)} - \log \frac{\pi(y_l)}{\pi_0(y_l)}\right]\right).$$
 #
@@ -5383,7 +5384,7 @@ def gain(model: LanguageModel, before: LanguageModel, captions: Sequence) -> Ten
 
 # %%
 def prefer(model, before, better, worse, updates=150, beta=0.1, rate=1e-4) -> LanguageModel:
-    """Train a copy of the model before by DPO to prefer captions; neither has dropout on."""
+    """Train `model`, a copy of `before`, by DPO to prefer captions; both in evaluation mode."""
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, lr=rate)
     for _ in range(updates):
@@ -5468,9 +5469,9 @@ def what_the_preference_taught():
 # dog, and nothing has asked for better captions, only for dogs. In a large model, too, a reward can often
 # be collected without what was meant by it (*reward hacking*).
 #
-# Few people can train all the weights of a large model. By **LoRA** ([Hu et al.,
-# 2021](https://arxiv.org/abs/2106.09685)) they stay as they are, and each matrix gets two narrow ones at
-# its side, whose product is added to it. **Cost: half a minute.**
+# Few people can train all the weights of a large model. With **LoRA** ([Hu et al.,
+# 2021](https://arxiv.org/abs/2106.09685)) the weights stay as they are, and each matrix gets two narrow
+# ones at its side, whose product is added to it. **Cost: half a minute.**
 
 
 # %%
@@ -5509,23 +5510,25 @@ def prefer_dogs_by_lora():
 
 
 # %% [markdown]
-# Less than a hundredth of the weights is enough for dogs. They make a small file, so a large model can be
-# kept once and have many of them, one for each task.
+# Less than a hundredth of the weights, with a rank of four and four times the learning rate, is enough for
+# dogs, although perplexity rises a little more. They make a small file, so a large model can be kept once
+# and have many of them, one for each task; or the product is added to the matrix, and nothing is slower
+# than before.
 #
 # Where an answer can be checked, as in mathematics or a program with tests, the check replaces people's
 # taste (*verifiable rewards*). [DeepSeek-R1](https://arxiv.org/abs/2501.12948) learnt to think aloud
-# before it answers by *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)): the model answers a
-# question several times, and each answer becomes likelier or less likely in proportion to its *advantage*,
-# the number of standard deviations by which its reward lies above the mean of the group. Such a model buys
-# accuracy with tokens, and somebody has to decode and cache them all.
+# before it answers, largely by *GRPO* ([Shao et al., 2024](https://arxiv.org/abs/2402.03300)): the model
+# answers a question several times, and each answer becomes likelier or less likely in proportion to its
+# *advantage*, the number of standard deviations by which its reward lies above the mean of the group. Such
+# a model buys accuracy with tokens, and somebody has to decode and cache them all.
 #
 # <a id="since-2017"></a>
 # ## What has changed since 2017
 #
-# Place your bets. A small language model is built and trained as in Parts 1 to 3, then again and again
-# with one change, while everything else stays as it was. Six of the changes:
+# Place your bets. Our bench is a small language model, built and trained as in Parts 1 to 3, then again
+# and again with one change, while everything else stays as it was. Six of the changes:
 #
-# - **SwiGLU**: the feed-forward network gets a gate;
+# - **SwiGLU**: the feed-forward network gets a gate, and has no biases;
 # - **rotary positions**: queries and keys are turned by an angle that grows with their place;
 # - a **mixture of experts**: eight feed-forward networks, of which each token sees two;
 # - **one head of keys**, shared by all, which leaves a quarter of the cache;
@@ -5589,11 +5592,13 @@ published("changes")
 #
 # </details>
 #
-# **Your bets.** Rotary positions win by far. Captions laid end to end begin anywhere, so that the place of
-# a word in its stream tells little, a distance always something. But that cannot be all, for they gain in
-# the [translator](#all-together), too, where every sentence begins at place 0. Windows gain as well, and
-# so does Muon, whose updates take an eighth longer. A single head of keys costs nothing that we could
-# measure, and it writes 1.7 times as fast on this CPU. SwiGLU and the mixture come out a little worse.
+# **Your bets.** Rotary positions win by far. As captions laid end to end begin anywhere, the place of a
+# word in its stream tells little, whereas its distance from another word always tells something. But that
+# cannot be the whole reason, since rotary positions gain in the [translator](#all-together), too, where
+# every sentence begins at place 0. Windows gain as well, and so does Muon, here without weight decay,
+# whose updates take an eighth longer. A single head of keys, with a wider feed-forward network to make up
+# for it, costs nothing that we could measure, and it writes 1.7 times as fast on this CPU. SwiGLU and the
+# mixture come out a little worse.
 #
 # Of the other rows, ALiBi does as well as rotary positions, and AdamW's weight decay helps, perhaps
 # because so small a text is read three times. A model without any positions is worse by only 1.7, since a
@@ -5701,10 +5706,10 @@ class DistanceAttention(MultiHeadedAttention):
 # with small ones are soon gone. **AdamW** ([Loshchilov and Hutter,
 # 2019](https://arxiv.org/abs/1711.05101)) shrinks the weights themselves, all alike.
 #
-# To both a matrix is a bag of numbers. Look at one as a matrix: the gradient that twenty captions send to
-# a feed-forward network of the finished translator, and what **Muon** ([Jordan et al.,
-# 2024](https://kellerjordan.github.io/posts/muon/)) makes of it. A singular value is the strength of one
-# direction.
+# To Adam and AdamW alike, a matrix is a bag of numbers. **Muon** ([Jordan et al.,
+# 2024](https://kellerjordan.github.io/posts/muon/)) treats it as a matrix, with singular values, each of
+# which is the strength of one direction. Here are those of the gradient that twenty captions send to a
+# feed-forward network of the finished translator, before and after Muon has worked on it.
 
 
 # %%
@@ -5804,12 +5809,12 @@ class Muon(torch.optim.AdamW):
 # one text of 128,000 tokens fills $128{,}000 \cdot 80 \cdot 64 \cdot 128 \cdot 2 \cdot 2$ bytes, or 336
 # GB. The model itself takes 140.
 #
-# That is why its heads share keys and values by eights, which leaves 42 GB: **grouped-query attention**,
-# whose authors ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any quality by it.
-# If all heads share one, it is *multi-query* attention ([Shazeer,
+# That is why its heads share keys and values in groups of eight, which leaves 42 GB: **grouped-query
+# attention**, whose authors ([Ainslie et al., 2023](https://arxiv.org/abs/2305.13245)) lost hardly any
+# quality by it. If all heads share one, it is *multi-query* attention ([Shazeer,
 # 2019](https://arxiv.org/abs/1911.02150)). Nothing need be copied: the class reads the queries of a group
-# as one long text (of eight heads with five words each it makes two groups with twenty), and one product
-# compares them with the keys they share.
+# as one long text (eight heads in two groups, with five words each, become two texts of twenty), and one
+# product compares them with the keys they share.
 
 
 # %% tags=["hide-input"]
@@ -5870,8 +5875,9 @@ class WindowAttention(MultiHeadedAttention):
 # <a id="latent"></a>
 # Or keys are compressed. **Multi-head latent attention** (MLA,
 # [DeepSeek-V2](https://arxiv.org/abs/2405.04434)) caches a single narrow vector for each position, its
-# *latent*, from which the keys and values of all heads can be grown again. They need not be: for a query
-# $q$, a latent $c$ and a head's key matrix $W$,
+# *latent*, from which the keys and values of all heads can be grown again. The keys need not be: for a
+# query $q$ of shape $(1, d_k)$, a latent $c$ of shape $(1, d_c)$ and a head's key matrix $W$ of shape
+# $(d_c, d_k)$,
 #
 # $$q\,(cW)^\top = (q\,W^\top)\,c^\top,$$
 # <!-- code: LatentAttention -->
@@ -5947,15 +5953,15 @@ def two_values_for_one_key():
 # of which the cell shows $\beta = 1$ and keys of length one, when the new value replaces the old. As one
 # matrix has to hold the whole past, models also let it fade, by an amount that each word decides (*Mamba*,
 # [Gu and Dao, 2023](https://arxiv.org/abs/2312.00752)); *Gated DeltaNet* ([Yang et al.,
-# 2024](https://arxiv.org/abs/2412.06464)) does both. Still, some layers of such models look back by
-# attention, and in [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) only at the few keys that a
-# cheap scorer picks: *sparse* attention, as in [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556).
+# 2024](https://arxiv.org/abs/2412.06464)) does both. Every few layers, such models still look back by
+# attention. In [Qwen3.8-Flash-Next](https://arxiv.org/abs/2608.30320) even that is *sparse*, as in
+# [DeepSeek-V3.2](https://arxiv.org/abs/2512.02556): a cheap scorer picks the few keys that a query sees.
 #
 # <a id="norms-and-gates"></a>
 # ### What large models need
 #
-# The rest does nothing on the bench, or a little harm. Large models have most of it all the same, for
-# reasons that a model with a million parameters hardly knows.
+# The changes that remain do nothing on the bench, or a little harm. Large models have most of them all the
+# same, for reasons that hardly arise at a million parameters.
 #
 # **RMSNorm** ([Zhang and Sennrich, 2019](https://arxiv.org/abs/1910.07467)) is layer normalization that
 # neither subtracts the mean nor shifts, and divides by the root mean square; its authors found it about as
@@ -6056,15 +6062,15 @@ def trained_too_fast():
 
 # %% [markdown]
 # At the good rate the norm changes next to nothing. At the high one the plain matrices have grown until
-# scores run into the thousands; the softmax, as in [Part 1](#why-scale), has become a choice that no
-# gradient can revise, and the model is little better than a table of frequencies. With the norm only a
-# learnt scale can raise the scores, however large the matrices grow. That model suffers from the rate as
-# well, but less, and it goes on learning.
+# scores run into the thousands; the softmax, as in [Part 1](#why-scale), has become a choice that hardly
+# any gradient can revise, and the model has come only a quarter of the way from a table of frequencies to
+# what it reaches at the good rate. With the norm only a learnt scale can raise the scores, however large
+# the matrices grow. That model suffers from the rate as well, but less, and it goes on learning.
 #
 # Large models can meet this at ordinary rates ([Wortsman et al., 2023](https://arxiv.org/abs/2309.14322);
-# [OLMo 2](https://arxiv.org/abs/2501.00656)), which is why they have the norm and why the bench cannot
-# tell. [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the two matrices instead, whenever a score
-# becomes too large (*QK-clip*).
+# [OLMo 2](https://arxiv.org/abs/2501.00656)), which is why they have the norm, and why the bench, with its
+# one moderate rate, cannot show what it is worth. [Kimi K2](https://arxiv.org/abs/2507.20534) shrinks the
+# two matrices instead, whenever a score becomes too large (*QK-clip*).
 #
 # **SwiGLU** ([Shazeer, 2020](https://arxiv.org/abs/2002.05202)) makes the activation a gate, which tells
 # how much of a second layer passes,
@@ -6150,10 +6156,11 @@ class MixtureOfExperts(nn.Module):
 # ### All together
 #
 # A class may inherit from several of those above. `super()` in one is then the next to its right, so the
-# last acts first: `ModernAttention` projects to groups, normalizes, then rotates. With RMSNorm, SwiGLU and
-# no biases, trained by Muon with weight decay and a **plateau**, it is *together* in the figure. (On a
-# plateau, or by *warm-up, stable, decay*, [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate
-# stays at its peak until somebody decides to finish, and only then falls.)
+# last acts first: `ModernAttention` projects to groups, normalizes, then rotates. A model that has it,
+# RMSNorm, SwiGLU and no biases, and is trained by Muon with weight decay and on a **plateau**, is the row
+# *together* in the figure. (On a plateau, or by *warm-up, stable, decay*,
+# [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate stays at its peak until somebody decides
+# to finish, and only then falls.)
 
 
 # %%
@@ -6167,16 +6174,15 @@ class ModernAttention(RotaryAttention, NormedAttention, GroupedAttention):
 # simpler and seem to cost nothing, and Muon with weight decay in the layers. In the figure it ends as low
 # as *together*. Rotary positions alone come close, for gains overlap.
 #
-# And in the translator? Its three heads share one head of keys, the feed-forward network is wider for
-# that, and everything else is as in a [trial](#choices) of eight epochs. [By name](#by-name):
+# And in the translator? Its three heads share one head of keys, the feed-forward network is wider to make
+# up for it, and everything else is as in a [trial](#choices) of eight epochs. [By name](#by-name):
 #
 # ```bash
 # python the_annotated_transformer.py train --attention rotary-grouped --positions none --norm rms --no-bias \
 #     --optimizer muon --weight-decay 0.1
 # ```
 #
-# It reaches 40.7 BLEU instead of 39.1 on the validation split, and was 3.1 points ahead after four epochs.
-# Most of it is due to rotary positions, which [alone](#choices) reach 40.4.
+# @@CHOICE@@
 #
 # <a id="one-sequence"></a>
 # ## A translator without an encoder
@@ -6226,12 +6232,9 @@ class OneSequence(LanguageModel):
 #
 # <!-- end of results: one-sequence -->
 #
-# With sinusoids the encoder is ahead by 1.0 point, with rotary positions by 2.1, which is about what
-# [luck](#sceptic) can do with so few seeds. We had suspected sinusoids of harming a single stack most,
-# where a target begins at another place for every length of its source, but rotary positions help the
-# encoder and decoder more.
+# @@ENCODER@@
 #
-# A single stack is slower as well, because every layer reads and caches both texts. But it serves any task
+# It is slower as well, because every layer reads and caches both texts. But it serves any task
 # that can be written down, and nearly all large models have gone this way
 # ([T5Gemma](https://arxiv.org/abs/2504.06225) has an encoder again).
 #
@@ -6322,9 +6325,9 @@ def speculate(probs: Callable, draft: Callable, written: list[int], ahead: int) 
 # What comes out is distributed as the large model's own draws would be, however bad the draft is. A token
 # is proposed and accepted with probability $q \min(1, p/q) = \min(p, q)$. As $p$ and $q$ both sum to one,
 # a refusal has the probability $\sum \max(0, p - q)$, the very number by which the rescaling divides. The
-# draw after a refusal therefore adds $\max(0, p - q)$, and the two add up to $p$. For the captions, the
-# draft is the table imagined above, which has counted what follows what. Guess: how many tokens does a
-# pass give with so poor a helper?
+# draw after a refusal therefore adds $\max(0, p - q)$, and $\min(p, q) + \max(0, p - q) = p$. For the
+# captions, the draft is the table imagined above, which has counted what follows what. Guess: how many
+# tokens does a pass give with so poor a helper?
 
 
 # %% tags=["hide-input"]
@@ -6386,11 +6389,11 @@ def tokens_of_a_pass():
 # <a id="long-context"></a>
 # ## Longer texts than in training
 #
-# Sinusoids and rotary angles are defined at every position. Does a model that was trained on 64 tokens
-# make sense of the next ones? Two small language models, one with sinusoids and one with rotary positions,
-# are trained on streams of captions, then read the same validation tokens from places 0, 64, 128 and 192
-# on. There a [rotated](#rotary) query meets keys at distances that the model has never seen. (The third
-# line is the second model again, with its angles changed.) **Cost: a minute.**
+# Sinusoids and rotary angles are defined at every position. Does a model that was trained on texts of 64
+# tokens make sense of the places beyond? Two small language models, one with sinusoids and one with rotary
+# positions, are trained on streams of captions, then read the same validation tokens from places 0, 64,
+# 128 and 192 on. From place 64 on, a [rotated](#rotary) query meets keys at distances that the model has
+# never seen. (The third line is the second model again, with its angles changed.) **Cost: a minute.**
 
 
 # %% tags=["hide-input"]
@@ -6412,11 +6415,11 @@ def longer_texts_figure():
     for name, kind in {"sinusoids": MultiHeadedAttention, "rotary": RotaryAttention}.items():
         model = train_on_streams(updates, 0.009, kind)
         lines[name] = perplexity_by_place(model, longer)
-    for layer in model.decoder.layers:  # base 40,000: from the fastest pair to the slowest
+    for layer in model.decoder.layers:  # the fastest pair stays, the slowest is four times slower
         layer.self_attn.slower = 4.0 ** torch.linspace(0, 1, 16)
     lines["rotary, larger base"] = perplexity_by_place(model, longer)
     rows = [(64 * n, y, name) for name, line in lines.items() for n, y in enumerate(line)]
-    text = "Perplexity by place: it jumps with sinusoids, and rises slowly with rotary positions."
+    text = "Perplexity by place: it jumps with sinusoids, and rises steadily with rotary positions."
     return line_chart(rows, ["from place", "perplexity", "positions"], text)
 
 
@@ -6426,16 +6429,17 @@ def longer_texts_figure():
 # times 64 places after them.
 #
 # With sinusoids perplexity jumps as soon as places are new: the formula goes on, but the model has never
-# learnt to use it there. Rotary positions wear out slowly.
+# learnt to use it there. Rotary positions lose nearly as much in the end, but gradually.
 #
-# They wear out more slowly still with a *larger base* than the 10,000 of `rotate`, which needs no
-# training: here it divides the slowest angle by four and leaves the fastest as it was, because neighbours
+# They lose less when the 10,000 in `rotate` is replaced by a *larger base*, and that takes no training.
+# The base used here divides the slowest angle by four and leaves the fastest as it was, because neighbours
 # must still be told apart (*NTK* scaling, refined in *YaRN*, [Peng et al.,
 # 2023](https://arxiv.org/abs/2309.00071)). *Position interpolation* ([Chen et al.,
 # 2023](https://arxiv.org/abs/2306.15595)) divides all angles alike, as if the places stood closer
 # together, and the model has to be trained a little at the new ones. Large models need such help more than
 # ours, since untouched angles can ruin their attention (Chen et al.), whereas our captions need nothing
-# that stands far back; and this is one seed.
+# that stands far back; and this is one seed. [Llama 3](https://arxiv.org/abs/2407.21783), which was made
+# for long texts, has had a base of 500,000 from the start.
 #
 # <a id="models-of-today"></a>
 # ## What models of 2026 are made of
@@ -6491,9 +6495,9 @@ def longer_texts_figure():
 #
 # All twelve have RMSNorm, all but nanochat have gates, and all but Kimi K3, which leaves the order of
 # words to its recurrent layers, rotate queries and keys, at least in some layers. They disagree most about
-# attention, where apart from QK-norm and the sink every choice serves to shrink the
-# [cache](#cached-decoding) or to read less of it. Contexts have grown, after all, in two of these models a
-# thousandfold since GPT-2. And Muon, a newcomer of 2024, has trained most of those of 2026.
+# attention, where apart from QK-norm and the sink every departure from MHA serves to shrink the
+# [cache](#cached-decoding) or to read less of it, because contexts have grown since GPT-2, in two of these
+# models a thousandfold. And Muon, a newcomer of 2024, has trained most of those of 2026.
 #
 # <a id="remained"></a>
 # ## What has remained
