@@ -5544,8 +5544,9 @@ published("changes")
 
 # %% [markdown]
 # <a id="figure-changes"></a>
-# **Figure.** Perplexity on the validation split; each point is a run, and the sections below explain the
-# rows. The band shows how far apart luck alone has put the runs without a change.
+# **Figure.** Perplexity on the validation split; each point is a run, the six bets are in bold, and the
+# sections below explain the rows. The band shows how far apart luck alone has put the runs without a
+# change.
 #
 # The models have four layers of width 128 and read the English captions of Multi30k three times, laid end
 # to end in streams of 256 subwords.

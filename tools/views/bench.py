@@ -16,6 +16,9 @@ def runs_of(row: str) -> list[dict]:
     return sorted(found, key=lambda run: run["seed"])
 
 
+BETS = ("swiglu", "rotary", "experts", "multi-query", "window", "muon")  # as the text offers them
+
+
 def changes() -> alt.LayerChart:
     """Perplexity of a small language model with one change at a time, the lowest above; each point
     is a run, and the band is as wide as the runs without a change are apart.
@@ -33,10 +36,14 @@ def changes() -> alt.LayerChart:
         .mark_rect(opacity=0.25)
         .encode(x=alt.X("from:Q", title="perplexity"), x2="to:Q")
     )
+    bets = [ROWS[row].name for row in BETS]
+    bold = alt.condition(
+        f"indexof({bets}, datum.value) >= 0", alt.value("bold"), alt.value("normal")
+    )
     marks = alt.Chart(width=340).mark_point(filled=True, size=45, tooltip=True)
     marks = marks.encode(
         x=alt.X("perplexity:Q", title="perplexity").scale(zero=False, nice=False, padding=12),
-        y=alt.Y("change:N", title=None, sort=None),
+        y=alt.Y("change:N", title=None, sort=None, axis=alt.Axis(labelFontWeight=bold)),
         color=alt.Color("base:N", legend=None),
     )
     return alt.layer(band, marks, data=alt.Data(values=points))
