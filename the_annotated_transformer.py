@@ -5761,6 +5761,10 @@ def directions_of_a_gradient():
 # the computation for the same loss. Against an AdamW that was tuned as well, [Wen et al.
 # (2025)](https://arxiv.org/abs/2509.02046) found a factor of 1.4 for small models, and of 1.1 for one of
 # 1.2 billion parameters.
+#
+# The schedule has changed as well. On a **plateau** (*warm-up, stable, decay*,
+# [MiniCPM](https://arxiv.org/abs/2404.06395)) the learning rate stays at its peak until somebody decides
+# to finish, and only then falls.
 
 
 # %% tags=["hide-input"]
@@ -6158,10 +6162,8 @@ class MixtureOfExperts(nn.Module):
 #
 # A class may inherit from several of those above. `super()` in one is then the next to its right, so the
 # last acts first: `ModernAttention` projects to groups, normalizes, then rotates. A model that has it,
-# RMSNorm, SwiGLU and no biases, and is trained by Muon with weight decay and on a **plateau**, is the row
-# *together* in the figure. (On a plateau, or by *warm-up, stable, decay*,
-# [MiniCPM](https://arxiv.org/abs/2404.06395), the learning rate stays at its peak until somebody decides
-# to finish, and only then falls.)
+# RMSNorm, SwiGLU and no biases, and is trained by Muon with weight decay and on a plateau, is the row
+# *together* in the figure.
 
 
 # %%
@@ -6236,8 +6238,7 @@ class OneSequence(LanguageModel):
 # @@ENCODER@@
 #
 # It is slower as well, because every layer reads and caches both texts. But it serves any task
-# that can be written down, and nearly all large models have gone this way
-# ([T5Gemma](https://arxiv.org/abs/2504.06225) has an encoder again).
+# that can be written down, and nearly all large models have gone this way.
 #
 # <a id="flash"></a>
 # ## FlashAttention
