@@ -4379,17 +4379,18 @@ def scores_of_the_model_at_hand():
 #
 # <!-- results: choices -->
 #
-# | epochs | settings | updates | BLEU |
-# | ---: | --- | ---: | ---: |
-# | 8 | baseline: 2,560 positions a batch, dropout 0.15 | 1,608 | 37.6 |
-# | 8 | baseline, dropout 0.25 | 1,608 | 35.4 |
-# | 8 | baseline, half the batch, so twice the updates | 3,216 | 39.1 |
-# | 8 | a quarter of the batch, four times the updates | 6,480 | 39.2 |
-# | 8 | half the batch, width 256, not 192: 6.8 M weights, not 4.1 M | 3,216 | 39.8 |
-# | 8 | half the batch, weight decay 0.1 | 3,216 | 39.3 |
-# | 8 | half the batch; rotary positions, one head of keys, RMSNorm, no biases, Muon with weight decay 0.1 ([Part 10](#all-together)) | 3,216 | 40.7 |
-# | 32 | the recipe: 1,280 positions a batch, dropout 0.25 | 12,864 | 41.9 |
-# | 32 | the recipe with dropout 0.1 | 12,864 | 40.6 |
+# | epochs | settings | updates | seeds | BLEU |
+# | ---: | --- | ---: | ---: | ---: |
+# | 8 | baseline: 2,560 positions a batch, dropout 0.15 | 1,608 | 1 | 37.6 |
+# | 8 | baseline, dropout 0.25 | 1,608 | 1 | 35.4 |
+# | 8 | baseline, half the batch, so twice the updates | 3,216 | 2 | 39.3 (39.1–39.4) |
+# | 8 | a quarter of the batch, four times the updates | 6,480 | 1 | 39.2 |
+# | 8 | half the batch, width 256, not 192: 6.8 M weights, not 4.1 M | 3,216 | 1 | 39.8 |
+# | 8 | half the batch, weight decay 0.1 | 3,216 | 1 | 39.3 |
+# | 8 | half the batch, rotary positions | 3,216 | 2 | 40.3 (40.1–40.4) |
+# | 8 | half the batch; rotary positions, one head of keys, RMSNorm, no biases, Muon with weight decay 0.1 ([Part 10](#all-together)) | 3,216 | 2 | 40.8 (40.7–40.9) |
+# | 32 | the recipe: 1,280 positions a batch, dropout 0.25 | 12,864 | 1 | 41.9 |
+# | 32 | the recipe with dropout 0.1 | 12,864 | 1 | 40.6 |
 #
 # <!-- end of results: choices -->
 #
@@ -5583,7 +5584,7 @@ published("changes")
 #
 # Speeds are medians of rounds in which the rows take turns, and which lie within 8% of them; generation writes 64 texts of 256 tokens with a cache.
 #
-# *AMD EPYC, 2 CPU cores; 2026-11-28, 2026-11-29; commit 42884da, 6e198d5, e1a15f9, 14c04cf, 3968189, 3e01487, e65fcc4*
+# *AMD EPYC, 2 CPU cores; 2026-11-29; commit e65fcc4*
 #
 # <!-- end of results: bench -->
 #
@@ -5591,11 +5592,11 @@ published("changes")
 #
 # **Your bets.** Rotary positions win by far. As captions laid end to end begin anywhere, the place of a
 # word in its stream tells little, whereas its distance from another word always tells something. But that
-# cannot be the whole reason, since rotary positions gain in the [translator](#all-together), too, where
-# every sentence begins at place 0. Windows gain as well, and so does Muon, here without weight decay,
-# whose updates take an eighth longer. A single head of keys, with a wider feed-forward network to make up
-# for it, costs nothing that we could measure, and it writes 1.7 times as fast on this CPU. SwiGLU and the
-# mixture come out a little worse.
+# cannot be the whole reason, since rotary positions seem to gain in the [translator](#all-together), too,
+# where every sentence begins at place 0. Windows gain as well, and so does Muon, here without weight
+# decay, whose updates take an eighth longer. A single head of keys, with a wider feed-forward network to
+# make up for it, costs nothing that we could measure, and it writes 1.7 times as fast on this CPU. SwiGLU
+# and the mixture come out a little worse.
 #
 # Of the other rows, ALiBi does as well as rotary positions, and AdamW's weight decay helps, perhaps
 # because so small a text is read three times. A model without any positions is worse by only 1.7, since a
@@ -6224,12 +6225,12 @@ class OneSequence(LanguageModel):
 #
 # <!-- results: one-sequence -->
 #
-# | translator | positions | seeds | validation BLEU | perplexity | cache, bytes a token |
-# | --- | --- | ---: | ---: | ---: | ---: |
-# | encoder and decoder | sinusoids | 1 | 39.1 | 5.21 | 4,608 |
-# | one stack, one sequence | sinusoids | 1 | 38.1 | 5.54 | 10,752 |
-# | encoder and decoder | rotary | 1 | 40.4 | 4.78 | 4,608 |
-# | one stack, one sequence | rotary | 1 | 38.2 | 5.32 | 10,752 |
+# | translator | positions | seeds | validation BLEU | perplexity | cache, bytes a token | tokens/s, training | tokens/s, generation |
+# | --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |
+# | encoder and decoder | sinusoids | 2 | 39.3 (39.1–39.4) | 5.18 (5.16–5.21) | 4,608 | 2,400 | 7,600 |
+# | one stack, one sequence | sinusoids | 1 | 38.1 | 5.54 | 10,752 | 1,400 | 5,000 |
+# | encoder and decoder | rotary | 2 | 40.3 (40.1–40.4) | 4.80 (4.78–4.82) | 4,608 | 2,400 | 6,900 |
+# | one stack, one sequence | rotary | 1 | 38.2 | 5.32 | 10,752 | 1,400 | 4,000 |
 #
 # <!-- end of results: one-sequence -->
 #
