@@ -43,7 +43,9 @@ def changes() -> alt.LayerChart:
     marks = alt.Chart(width=340).mark_point(filled=True, size=45, tooltip=True)
     marks = marks.encode(
         x=alt.X("perplexity:Q", title="perplexity").scale(zero=False, nice=False, padding=12),
-        y=alt.Y("change:N", title=None, sort=None, axis=alt.Axis(labelFontWeight=bold)),
+        y=alt.Y(
+            "change:N", title=None, sort=None, axis=alt.Axis(labelFontWeight=bold, labelLimit=0)
+        ),
         color=alt.Color("base:N", legend=None),
     )
     return alt.layer(band, marks, data=alt.Data(values=points))
